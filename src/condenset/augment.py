@@ -1,0 +1,119 @@
+"""Differentiable Siamese augmentation, as parameters per group of images.
+
+One operation is active in a group, the others are at rest. Crop, flip, scale and rotate are one affine warp, color one
+map of pixel values, cutout one mask, so a batch of groups with different operations is a single pass, and the same
+`Transform` applied to two batches is the Siamese pairing (learning: a group is a class, real and synthetic alike).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from condenset.errors import check_choice
+
+OPERATIONS = ("color", "crop", "cutout", "flip", "scale", "rotate")
+STRATEGY = "color_crop_cutout_flip_scale_rotate"
+NUM_UNIFORMS = 12  # a group: 1 for the choice, then color 3, crop 2, cutout 2, flip 1, scale 2, rotate 1
+
+CROP_SHARE, CUTOUT_SHARE, MAX_SCALE, MAX_DEGREES = 0.125, 0.5, 1.2, 15.0
+
+
+class Transform(NamedTuple):
+    """One drawn augmentation for each of G groups."""
+
+    theta_G23: Tensor  # output to input coordinates, in [-1, 1]
+    color_G3: Tensor  # brightness, saturation, contrast
+    keep_GHW: Tensor  # 0 where cutout erases, 1 elsewhere
+
+
+def parse(strategy: str, *, can_flip: bool = True) -> tuple[str, ...]:
+    """The operations of a strategy such as "color_crop"; "none" has none, and flip goes where it changes the label."""
+    names = [] if strategy in ("none", "") else strategy.split("_")
+    for name in names:
+        check_choice("augmentation", name, ("none", *OPERATIONS))
+    return tuple(name for name in names if can_flip or name != "flip")
+
+
+def draw(uniform_GU: Tensor, operations: tuple[str, ...], size: int, *, shared: bool = False) -> Transform:
+    """Turn NUM_UNIFORMS uniforms a group into its parameters; `shared` takes the first group's operation for all."""
+    choice = (uniform_GU[:1, 0].expand(len(uniform_GU)) if shared else uniform_GU[:, 0]) * len(operations)
+    index_G = choice.long().clamp(max=len(operations) - 1)
+    active = {name: index_G == operations.index(name) for name in operations}
+    off = torch.zeros_like(index_G, dtype=torch.bool)
+    on = {name: active.get(name, off) for name in OPERATIONS}
+    u = dict(zip(OPERATIONS, uniform_GU[:, 1:].split((3, 2, 2, 1, 2, 1), dim=1), strict=True))
+    return Transform(_theta(on, u, size), _color(on["color"], u["color"]), _keep(on["cutout"], u["cutout"], size))
+
+
+def apply(transform: Transform, images_GNCHW: Tensor) -> Tensor:
+    """Augment every image of a group alike; zeros enter from outside, so the images are normalised ones."""
+    groups, num, channels, height, width = images_GNCHW.shape
+    grid_GHW2 = _grid(transform.theta_G23, height, width)
+    warped = F.grid_sample(
+        images_GNCHW.reshape(groups, num * channels, height, width),
+        grid_GHW2.to(images_GNCHW.dtype),
+        mode="bilinear",
+        padding_mode="zeros",
+        align_corners=False,
+    )
+    x = warped.reshape(images_GNCHW.shape)
+    brightness, saturation, contrast = transform.color_G3.to(x.dtype)[:, :, None, None, None, None].unbind(1)
+    x = x + brightness
+    if channels > 1:
+        grey = x.mean(2, keepdim=True)
+        x = grey + (x - grey) * saturation
+    level = x.mean((2, 3, 4), keepdim=True)
+    x = level + (x - level) * contrast
+    return x * transform.keep_GHW.to(x.dtype)[:, None, None]
+
+
+def crop_reach(size: int) -> int:
+    """How many pixels a crop may shift."""
+    return math.floor(CROP_SHARE * size + 0.5)
+
+
+def cutout_side(size: int) -> int:
+    """The side of the erased square."""
+    return math.floor(CUTOUT_SHARE * size + 0.5)
+
+
+def _theta(on: dict[str, Tensor], u: dict[str, Tensor], size: int) -> Tensor:
+    reach = crop_reach(size)
+    shift_G2 = ((u["crop"] * (2 * reach + 1)).floor() - reach) * on["crop"][:, None] * (2 / size)
+    mirror_G = torch.where(on["flip"] & (u["flip"][:, 0] < 0.5), -1.0, 1.0)
+    factor_G2 = torch.where(on["scale"][:, None], 1 / MAX_SCALE + u["scale"] * (MAX_SCALE - 1 / MAX_SCALE), 1.0)
+    angle_G = (2 * u["rotate"][:, 0] - 1) * math.radians(MAX_DEGREES) * on["rotate"]
+    cos, sin = torch.cos(angle_G), torch.sin(angle_G)
+    along_x = torch.stack((cos * factor_G2[:, 0] * mirror_G, -sin, shift_G2[:, 0]), dim=1)
+    along_y = torch.stack((sin, cos * factor_G2[:, 1], shift_G2[:, 1]), dim=1)
+    return torch.stack((along_x, along_y), dim=1)
+
+
+def _color(on_G: Tensor, u_G3: Tensor) -> Tensor:
+    brightness, saturation, contrast = u_G3.unbind(1)
+    drawn = (brightness - 0.5, 2 * saturation, contrast + 0.5)
+    return torch.stack([torch.where(on_G, value, rest) for value, rest in zip(drawn, (0.0, 1.0, 1.0), strict=True)], 1)
+
+
+def _keep(on_G: Tensor, u_G2: Tensor, size: int) -> Tensor:
+    side = cutout_side(size)
+    centre_G2 = (u_G2 * (size + 1 - side % 2)).floor()
+    first_G2 = centre_G2 - side // 2
+    pixel = torch.arange(size, device=u_G2.device)
+    inside_GS2 = (pixel[:, None] >= first_G2[:, None]) & (pixel[:, None] < first_G2[:, None] + side)
+    erased_GHW = inside_GS2[:, :, None, 1] & inside_GS2[:, None, :, 0] & on_G[:, None, None]
+    return (~erased_GHW).float()
+
+
+def _grid(theta_G23: Tensor, height: int, width: int) -> Tensor:
+    """Sampling points (x, y) of every output pixel; float32 whatever the images are, or a shift would blur."""
+    x = (2 * torch.arange(width, device=theta_G23.device) + 1) / width - 1
+    y = (2 * torch.arange(height, device=theta_G23.device) + 1) / height - 1
+    theta = theta_G23[:, :, :, None, None]
+    grid_G2HW = theta[:, :, 0] * x + theta[:, :, 1] * y[:, None] + theta[:, :, 2]
+    return grid_G2HW.permute(0, 2, 3, 1)

@@ -1,0 +1,389 @@
+"""The command line: parses, calls the library, prints."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from condenset.errors import UserError
+
+if TYPE_CHECKING:
+    from condenset.plans import Plan, Wishes
+    from condenset.types import Splits
+
+app = typer.Typer(
+    help="Condense a large labelled image set into a tiny synthetic one that trains networks nearly as well.",
+    no_args_is_help=True,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+data_app = typer.Typer(help="Datasets: what is known, fetching, checking, importing.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+
+Dataset = Annotated[
+    str | None, typer.Argument(help="A known name ('condenset data list') or a path: a folder or an .npz file.")
+]
+Methods = Annotated[list[str] | None, typer.Option("--method", help="A method ('condenset methods'); repeatable.")]
+Ipcs = Annotated[list[int] | None, typer.Option("--ipc", help="Images per class; repeatable.")]
+Network = Annotated[str | None, typer.Option(help="Such as convnet(norm='batch') ('condenset networks').")]
+Iterations = Annotated[int | None, typer.Option(help="Iterations of condensing.")]
+Lr = Annotated[float | None, typer.Option(help="Learning rate of the images.")]
+Init = Annotated[str | None, typer.Option(help="What images start as: real or noise.")]
+AllowFewer = Annotated[bool, typer.Option("--allow-fewer", help="A class with fewer images than --ipc gives them all.")]
+Seed = Annotated[int | None, typer.Option(help="The same seed gives the same set (default 0).")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda or mps (default: the best there is).")]
+Precision = Annotated[str | None, typer.Option(help="float32 or bfloat16 (default: bfloat16 on cuda, else float32).")]
+Nets = Annotated[int | None, typer.Option(help="Networks to train on each set.")]
+Epochs = Annotated[int | None, typer.Option(help="Epochs each network trains.")]
+Out = Annotated[Path | None, typer.Option(help="Folder of the run (default: a new one under runs/).")]
+Config = Annotated[Path | None, typer.Option(help="A recipe.toml to repeat; options given here win over it.")]
+DataDir = Annotated[Path | None, typer.Option(help="Where datasets lie (default: $CONDENSET_DATA or the cache).")]
+Size = Annotated[int | None, typer.Option(help="Resize images to this side (folders of images).")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for machines.")]
+
+
+@app.command("run")
+def run_command(
+    dataset: Dataset = None,
+    method: Methods = None,
+    ipc: Ipcs = None,
+    network: Network = None,
+    iterations: Iterations = None,
+    lr: Lr = None,
+    init: Init = None,
+    allow_fewer: AllowFewer = False,
+    whole: Annotated[bool, typer.Option(help="Also train on the whole dataset, the upper bound.")] = True,
+    nets: Nets = None,
+    epochs: Epochs = None,
+    seed: Seed = None,
+    device: Device = None,
+    precision: Precision = None,
+    size: Size = None,
+    out: Out = None,
+    config: Config = None,
+    data_dir: DataDir = None,
+    overwrite: Overwrite = False,
+    as_json: AsJson = False,
+) -> None:
+    """Condense a dataset, score the sets and draw them: Random, DM and the whole dataset side by side."""
+    from condenset.plans import Wishes
+
+    wishes = Wishes(
+        methods=tuple(method or (() if config else ("random", "dm"))),
+        ipcs=tuple(ipc or ()),
+        recipe=_given(network=network, iterations=iterations, lr=lr, init=init, allow_fewer=allow_fewer or None),
+        protocol=_given(network=network, nets=nets, epochs=epochs),
+        whole=whole,
+    )
+    place = _given(seed=seed, device=device, precision=precision, size=size)
+    _begin(wishes, dataset, config, place, data_dir, out, overwrite, as_json)
+
+
+@app.command("condense")
+def condense_command(
+    dataset: Dataset = None,
+    method: Methods = None,
+    ipc: Ipcs = None,
+    network: Network = None,
+    iterations: Iterations = None,
+    lr: Lr = None,
+    init: Init = None,
+    allow_fewer: AllowFewer = False,
+    seed: Seed = None,
+    device: Device = None,
+    precision: Precision = None,
+    size: Size = None,
+    out: Out = None,
+    config: Config = None,
+    data_dir: DataDir = None,
+    overwrite: Overwrite = False,
+    as_json: AsJson = False,
+) -> None:
+    """Condense a dataset, without scoring the set; it is condensed.safetensors in the run's folder."""
+    from condenset.plans import Wishes
+
+    wishes = Wishes(
+        methods=tuple(method or (() if config else ("dm",))),
+        ipcs=tuple(ipc or ()),
+        recipe=_given(network=network, iterations=iterations, lr=lr, init=init, allow_fewer=allow_fewer or None),
+        evaluate=False,
+    )
+    place = _given(seed=seed, device=device, precision=precision, size=size)
+    _begin(wishes, dataset, config, place, data_dir, out, overwrite, as_json)
+
+
+@app.command("evaluate")
+def evaluate_command(
+    sets: Annotated[list[Path], typer.Argument(help="Set files (.safetensors) or folders of runs.")],
+    dataset: Annotated[str | None, typer.Option(help="Whose test images (default: the dataset it came from).")] = None,
+    network: Network = None,
+    nets: Nets = None,
+    epochs: Epochs = None,
+    seed: Seed = None,
+    device: Device = None,
+    precision: Precision = None,
+    size: Size = None,
+    out: Annotated[Path | None, typer.Option(help="Also write the results to this JSON file.")] = None,
+    data_dir: DataDir = None,
+    overwrite: Overwrite = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train fresh networks on sets and test them on real images."""
+    from condenset.engine import Place
+    from condenset.files import write_file
+    from condenset.runs import Run, writable
+    from condenset.workflow import evaluate_file
+
+    if out and out.exists() and not overwrite:
+        raise UserError(f"{out} exists already: choose another --out, or --overwrite it")
+    run = Run(seed=seed or 0, place=Place.best(device, precision))
+    fields, records = _given(network=network, nets=nets, epochs=epochs), []
+    with _watched(run):
+        for path in sets:
+            records.append(evaluate_file(path, run, _loader(data_dir, size), dataset, fields))
+            if out:
+                with writable(out):
+                    write_file(out, json.dumps(records, indent=1).encode() + b"\n")
+    _print_records(records, as_json)
+
+
+@app.command("resume")
+def resume_command(
+    folder: Annotated[Path, typer.Argument(help="Folder of a run that was stopped.")],
+    device: Device = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Go on with a run that was stopped or killed, to the same result."""
+    from condenset import plans
+
+    if not (folder / "recipe.toml").is_file():
+        raise UserError(f"{folder} is not a run: it has no recipe.toml")
+    plan = plans.from_toml(folder / "recipe.toml")
+    splits = _load(plan.dataset, data_dir or plan.data_dir, plan.size)
+    if splits.train.fingerprint != plan.fingerprint:
+        raise UserError(f"{plan.dataset} is no longer the data that {folder} began with: start a new run")
+    _go(dataclasses.replace(plan, device=device or plan.device), splits, folder, as_json)
+
+
+@app.command("show")
+def show_command(
+    path: Annotated[Path, typer.Argument(help="A set file (.safetensors) or the folder of a run.")],
+    out: Annotated[Path | None, typer.Option(help="Where to write the picture (default: beside the set).")] = None,
+    overwrite: Overwrite = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say what a set file holds and where it came from, and draw its images."""
+    from condenset.report.grid import save_grid
+    from condenset.runs import writable
+    from condenset.workflow import find_set, summary
+
+    small, file = find_set(path)
+    picture = out or file.with_suffix(".png")
+    if overwrite or not picture.exists():
+        with writable(picture):
+            save_grid([small], picture)
+    elif out:
+        raise UserError(f"{out} exists already: choose another --out, or --overwrite it")
+    _print_facts(summary(small) | {"picture": str(picture)}, as_json)
+
+
+@app.command("methods")
+def methods_command(as_json: AsJson = False) -> None:
+    """List the methods and the options of each, with defaults."""
+    from condenset.recipes import describe
+
+    _print_rows(("method", "what it does", "options"), describe(), as_json)
+
+
+@app.command("networks")
+def networks_command(as_json: AsJson = False) -> None:
+    """List the networks and the options of each, with defaults."""
+    from condenset.networks import describe
+
+    rows = [(row.name, row.text, row.options) for row in describe()]
+    _print_rows(("network", "what it is", "options"), rows, as_json)
+
+
+@data_app.command("list")
+def data_list(data_dir: DataDir = None, as_json: AsJson = False) -> None:
+    """List the known and the imported datasets, and which of them are here."""
+    from condenset import data
+
+    rows = []
+    for entry in data.describe(data_dir):
+        counts = f"{entry.num_train} + {entry.num_test}" if entry.num_train else ""
+        shape = "x".join(map(str, entry.shape))
+        rows.append((entry.name, entry.title, counts, str(entry.num_classes or ""), shape, entry.state))
+    _print_rows(("dataset", "what it is", "train + test", "classes", "images", "state"), rows, as_json)
+
+
+@data_app.command("get")
+def data_get(name: str, data_dir: DataDir = None) -> None:
+    """Download a dataset from its official address, checked; a broken download goes on where it stopped."""
+    from condenset import data
+
+    print(f"{name} is in {data.get(name, data_dir)}")
+
+
+@data_app.command("check")
+def data_check(name: str, data_dir: DataDir = None, size: Size = None, as_json: AsJson = False) -> None:
+    """Read a dataset whole and say what is in it."""
+    from condenset import data
+
+    _print_facts(dataclasses.asdict(data.check_files(name, data_dir=data_dir, size=size)), as_json)
+
+
+@data_app.command("import")
+def data_import(
+    source: Annotated[str, typer.Argument(help="A known name or a path: a folder or an .npz file.")],
+    name: Annotated[str, typer.Argument(help="What to call it from now on.")],
+    data_dir: DataDir = None,
+    size: Size = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Convert a dataset to a form that opens at once, however large."""
+    from condenset import data
+
+    print(f"{name} is in {data.import_data(source, name, data_dir=data_dir, size=size, overwrite=overwrite)}")
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    """The options that were given."""
+    return {key: value for key, value in options.items() if value is not None}
+
+
+def _load(dataset: str, data_dir: Path | str | None, size: int | None) -> Splits:
+    from condenset import data
+
+    return data.load(dataset, data_dir=data_dir, size=size)
+
+
+def _loader(data_dir: Path | None, size: int | None) -> Any:
+    return lambda dataset: _load(dataset, data_dir, size)
+
+
+def _begin(
+    wishes: Wishes,
+    dataset: str | None,
+    config: Path | None,
+    place: dict[str, Any],
+    data_dir: Path | None,
+    out: Path | None,
+    overwrite: bool,
+    as_json: bool,
+) -> None:
+    """Make the plan and its folder, then go."""
+    from condenset import plans, runs
+    from condenset.engine import Place
+    from condenset.files import write_file
+
+    base = plans.from_toml(config) if config else None
+    if base is None and dataset is None:
+        raise UserError("which dataset? give a name ('condenset data list') or a path")
+    kept = {key: getattr(base, key) for key in ("seed", "device", "precision", "size", "data_dir")} if base else {}
+    settings = {**kept, **place, **_given(data_dir=str(data_dir.absolute()) if data_dir else None)}
+    settings["dataset"] = _anchored(dataset) if dataset else base.dataset if base else ""
+    chosen = Place.best(settings.get("device"), settings.get("precision"))
+    settings |= {"device": str(chosen.device), "precision": chosen.precision}
+    if overwrite and out is None:
+        raise UserError("--overwrite needs --out: without it every run has a folder of its own")
+    splits = _load(settings["dataset"], settings.get("data_dir"), settings.get("size"))
+    plan = plans.make_plan(splits.train, wishes, base, **settings)
+    folder = runs.new_folder(out or runs.free_name(Path("runs") / splits.train.name), overwrite=overwrite)
+    with runs.writable(folder):
+        write_file(folder / "recipe.toml", plans.to_toml(plan).encode())
+    _go(plan, splits, folder, as_json)
+
+
+def _go(plan: Plan, splits: Splits, folder: Path, as_json: bool) -> None:
+    """Carry the plan out in its folder and say what came of it."""
+    from condenset.engine import Place
+    from condenset.runs import Interrupted, Run
+    from condenset.workflow import execute
+
+    run = Run(seed=plan.seed, place=Place.best(plan.device, plan.precision), folder=folder)
+    print(f"{plan.dataset} on {run.place.hardware}, {run.place.precision}; all goes to {folder}", file=sys.stderr)
+    try:
+        with _watched(run):
+            records = execute(plan, splits, run)
+    except (Interrupted, KeyboardInterrupt):
+        print(f"stopped; go on with: condenset resume {folder}", file=sys.stderr)
+        raise SystemExit(130) from None
+    _print_records(records, as_json)
+    if not as_json:
+        print(f"\npicture  {folder / 'grid.png'}\nset      {folder / 'condensed.safetensors'}")
+        if plan.protocol:
+            print(f"results  {folder / 'results.json'}")
+
+
+def _watched(run: Any) -> Any:
+    """Progress on, and Ctrl-C taken at a step's end."""
+    from condenset.console import Shown, interruptible
+
+    run.progress = Shown()
+    return interruptible(run)
+
+
+def _anchored(dataset: str) -> str:
+    """A path stays right when the run is resumed from another folder."""
+    return str(Path(dataset).absolute()) if os.sep in dataset or dataset.endswith(".npz") else dataset
+
+
+def _print_records(records: list[dict[str, Any]], as_json: bool) -> None:
+    from condenset.console import print_scores
+
+    if as_json:
+        print(json.dumps(records, indent=1))
+    else:
+        print_scores(records)
+
+
+def _print_rows(columns: tuple[str, ...], rows: Any, as_json: bool) -> None:
+    from condenset.console import print_table
+
+    if as_json:
+        print(json.dumps([dict(zip(columns, row, strict=True)) for row in rows], indent=1))
+    else:
+        print_table(columns, rows)
+
+
+def _print_facts(facts: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(facts, indent=1))
+    else:
+        for name, value in facts.items():
+            print(f"{name:16} {value}")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The entry point: a user's mistake is one line and exit code 2, a bug a traceback."""
+    try:
+        status = typer.main.get_command(app).main(arguments, prog_name="condenset", standalone_mode=False)
+    except UserError as error:
+        _fail(str(error))
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        raise SystemExit(130) from None
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(1) from None
+    except Exception as error:
+        if hasattr(error, "format_message"):  # the parser's own: an unknown option, a wrong type
+            _fail(error.format_message())
+        if type(error).__name__ == "Abort":
+            raise SystemExit(130) from None
+        raise
+    raise SystemExit(status if isinstance(status, int) else 0)
+
+
+def _fail(message: str) -> None:
+    print(f"condenset: {' '.join(message.split())}", file=sys.stderr)
+    raise SystemExit(2)

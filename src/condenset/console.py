@@ -1,0 +1,112 @@
+"""What a person sees while work goes on: progress, tables, and a Ctrl-C that loses nothing."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from condenset.runs import Silent
+
+if TYPE_CHECKING:
+    from condenset.runs import Run
+
+LONG = 600.0  # seconds, from which on an estimate is told
+
+
+class Shown(Silent):
+    """A bar on a terminal with rate, loss and time left; elsewhere a line only for what takes long."""
+
+    def __init__(self) -> None:
+        self.console = Console(stderr=True)
+        self.bar: Progress | None = None
+        self.task: TaskID | None = None
+
+    def start(self, text: str, total: int, done: int = 0) -> None:
+        self.text, self.total, self.first, self.began, self.told = text, total, done, time.monotonic(), False
+        if self.console.is_terminal:
+            self.bar = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TaskProgressColumn(),
+                TextColumn("{task.fields[rate]}"),
+                TextColumn("{task.fields[note]}"),
+                TimeRemainingColumn(),
+                console=self.console,
+                transient=True,
+            )
+            self.task = self.bar.add_task(text, total=total, completed=done, note="", rate="")
+            self.bar.start()
+
+    def update(self, done: int, note: str = "") -> None:
+        seconds = max(time.monotonic() - self.began, 1e-9)
+        rate = (done - self.first) / seconds
+        if self.bar is not None and self.task is not None:
+            self.bar.update(self.task, completed=done, note=note, rate=f"{rate:.3g}/s")
+        left = (self.total - done) / rate if rate else 0.0
+        if not self.told and seconds > 5 and left > LONG:
+            self.told = True
+            self.console.print(f"{self.text}: about {span(left)} to go at this rate ({rate:.3g} steps a second)")
+
+    def stop(self) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+            self.bar = None
+
+
+@contextmanager
+def interruptible(run: Run) -> Iterator[None]:
+    """The first Ctrl-C (or SIGTERM) inside a loop asks it to stop at a step's end; a second one stops at once."""
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        if not run.listening or run.stop_requested:
+            raise KeyboardInterrupt
+        run.stop_requested = True
+        print("\nstopping after this step …", file=sys.stderr, flush=True)
+
+    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)
+
+
+def span(seconds: float) -> str:
+    """`95 s`, `12 min`, `3.5 h`."""
+    if seconds < 120:
+        return f"{seconds:.3g} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table on a terminal; elsewhere columns of plain text."""
+    if sys.stdout.isatty():
+        table = Table(*columns)
+        for row in rows:
+            table.add_row(*row)
+        Console().print(table)
+        return
+    widths = [max(len(row[place]) for row in (columns, *rows)) for place in range(len(columns))]
+    for row in (columns, *rows):
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def print_scores(records: Sequence[Mapping[str, Any]]) -> None:
+    """Accuracy and cost of every method and number of images a class."""
+    rows = []
+    for record in records:
+        scored = "accuracy_mean" in record
+        accuracy = f"{100 * record['accuracy_mean']:.1f} ± {100 * record['accuracy_std']:.1f}" if scored else "-"
+        nets = f"{len(record['accuracies'])} × {record['network']}" if scored else str(record["network"] or "-")
+        seconds = [f"{record[key]:.1f}" if key in record else "-" for key in ("condense_seconds", "evaluate_seconds")]
+        rows.append((record["method"], str(record["ipc"] or "all"), accuracy, nets, *seconds))
+    print_table(("method", "ipc", "accuracy %", "networks", "condense s", "evaluate s"), rows)

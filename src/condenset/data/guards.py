@@ -1,0 +1,68 @@
+"""What every reader and writer here shares: one-line errors, and folders that appear whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from condenset.errors import UserError
+
+
+def one_line(error: BaseException) -> str:
+    """An error's text without line breaks, or its type if it has none."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+@contextmanager
+def guard(action: str) -> Iterator[None]:
+    """Turn what the system refuses (no space, no permission, no such file) into `ACTION: why`."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{action}: {one_line(error)}") from error
+
+
+def require_file(path: Path) -> int:
+    """The size of a regular file; anything else, a pipe that would block too, is refused."""
+    if not path.is_file():
+        raise UserError(f"no such file: {path}")
+    return path.stat().st_size
+
+
+@contextmanager
+def new_folder(target: Path, *, overwrite: bool = False) -> Iterator[Path]:
+    """Give a temporary folder; what is left in it under target's name becomes `target` when the block succeeds."""
+    with guard(f"cannot write {target}"):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        workshop = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
+    try:
+        yield workshop
+        with guard(f"cannot write {target}"):
+            replaced = workshop / ".replaced"
+            if overwrite and target.exists():
+                os.rename(target, replaced)
+            try:
+                os.rename(workshop / target.name, target)
+            except OSError:
+                if replaced.exists():
+                    os.rename(replaced, target)
+                raise
+            sync_folder(target.parent)
+    finally:
+        shutil.rmtree(workshop, ignore_errors=True)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the renames in a folder last through a power cut, where the system can."""
+    if os.name == "posix":
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

@@ -1,0 +1,54 @@
+"""Files that are written whole or not at all, and tensors read from files nobody vouches for."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from condenset.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def write_file(path: str | os.PathLike[str], content: bytes) -> None:
+    """Write a file whole or not at all: a temporary name, synced, then renamed."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(temporary, 0o666 & ~umask)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def write_tensors(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+    """Write a .safetensors file, whole or not at all."""
+    import safetensors.torch
+
+    on_host = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    write_file(path, safetensors.torch.save(on_host, metadata=dict(metadata)))
+
+
+def read_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Tensors and metadata of a .safetensors file; sizes are checked against the file before anything is read."""
+    import safetensors
+
+    if not Path(path).is_file():
+        raise UserError(f"no such file: {path}")
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
+    except (safetensors.SafetensorError, RuntimeError, OverflowError) as error:
+        raise UserError(f"{path} is not a readable .safetensors file: {' '.join(str(error).split())}") from None

@@ -1,0 +1,30 @@
+"""The table of methods, and `condense`, which runs one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from condenset.engine import Place
+from condenset.methods.coreset import random
+from condenset.methods.matching import dm
+from condenset.recipes import make_recipe
+from condenset.runs import Run
+from condenset.types import CondensedSet, ImageData
+
+METHODS: dict[str, Callable[[ImageData, Any, Run], CondensedSet]] = {"random": random, "dm": dm}
+
+
+def condense(
+    data: ImageData,
+    method: str = "dm",
+    *,
+    ipc: int,
+    seed: int = 0,
+    device: str | None = None,
+    precision: str | None = None,
+    **fields: Any,
+) -> CondensedSet:
+    """Condense a dataset to `ipc` images a class; any field of the method's recipe is a keyword."""
+    recipe = make_recipe(method, ipc=ipc, name=data.name, size=data.size, **fields)
+    return METHODS[method](data, recipe, Run(seed=seed, place=Place.best(device, precision)))

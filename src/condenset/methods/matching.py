@@ -1,0 +1,167 @@
+"""Distribution matching: synthetic images whose mean embedding meets the real one's, class by class (Algorithm 1).
+
+Shapes: K classes, B real and I synthetic images a class, F features; (K, B or I, C, H, W) in the hot path.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+
+from condenset import augment, draws, networks
+from condenset.data.store import ClassStore
+from condenset.engine.step import accelerate, compiled
+from condenset.errors import UserError
+from condenset.methods.common import finished, images_per_class
+from condenset.recipes import MatchingRecipe
+from condenset.runs import Run, iterate
+from condenset.types import CondensedSet, ImageData
+
+NUM_LOSSES = 1024  # kept on the device between two looks at them
+
+Objective = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+
+
+def mean_distance(real_KBF: Tensor, synthetic_KIF: Tensor, real_KB: Tensor, synthetic_KI: Tensor) -> Tensor:
+    """(K,) squared distance of the mean embeddings; real_KB and synthetic_KI weigh the images and sum to 1 a class."""
+    real_KF = torch.einsum("kbf,kb->kf", real_KBF.float(), real_KB)
+    synthetic_KF = torch.einsum("kif,ki->kf", synthetic_KIF.float(), synthetic_KI)
+    return (real_KF - synthetic_KF).square().sum(1)
+
+
+def dm(data: ImageData, recipe: MatchingRecipe, run: Run) -> CondensedSet:
+    """Dataset condensation with distribution matching (Zhao and Bilen, WACV 2023)."""
+    counts = images_per_class(data, recipe)
+    run.place.reset_peak_memory()
+    problem = Matching(data, recipe, run, counts, mean_distance)
+    seconds = iterate(run, problem.state, recipe.iterations, problem.prepare, f"dm, {recipe.ipc} a class")
+    chosen = torch.cat([images[:count] for images, count in zip(problem.images_KICHW, counts, strict=True)])
+    labels = torch.repeat_interleave(torch.arange(data.num_classes), torch.tensor(counts))
+    return finished(chosen, labels, data, "dm", recipe, run, seconds)
+
+
+class Chunk(NamedTuple):
+    """Classes that pass through the network together."""
+
+    rows: slice
+    classes_K: Tensor
+    real_KB: Tensor  # weights of the real images, 0 for padding
+    synthetic_KI: Tensor
+    real_index: Tensor | None  # places that are no padding; None: all
+    synthetic_index: Tensor | None
+
+
+class Matching:
+    """The state of a matching run, and the step that advances it."""
+
+    def __init__(
+        self, data: ImageData, recipe: MatchingRecipe, run: Run, counts: list[int], objective: Objective
+    ) -> None:
+        device, self.dtype = run.place.device, run.place.dtype
+        self.recipe, self.run, self.objective, self.size = recipe, run, objective, data.size
+        self.operations = augment.parse(recipe.augment, can_flip=data.can_flip)
+        self.keys = {use: draws.make_key(run.seed, use, device=device) for use in ("network", "augment", "real")}
+        self.store = ClassStore(data, device)
+        self.batch = min(recipe.batch, max(data.class_counts))
+
+        with torch.device("meta"):  # only its shape is needed: every iteration draws new weights
+            network = networks.build(
+                recipe.network, channels=data.channels, size=data.size, num_classes=data.num_classes
+            )
+        self.network = networks.headless(networks.batch_statistics(network))
+        self.parameters = networks.Parameters(self.network, device)
+        self.chunks = self._split(data, counts, run.chunk or data.num_classes)
+        if networks.uses_batch_norm(network) and len(self.chunks) > 1:
+            raise UserError(
+                f"batch norm needs all {data.num_classes} classes in one pass, but got chunks of {run.chunk}"
+            )
+
+        self.images_KICHW = self._initial(data, max(counts))
+        self.velocity = torch.zeros_like(self.images_KICHW)
+        self.losses = torch.zeros(NUM_LOSSES, device=device)
+        self.clock = torch.zeros((), dtype=torch.int64, device=device)
+
+    @property
+    def state(self) -> dict[str, Tensor]:
+        """All that changes from one iteration to the next."""
+        return {"images": self.images_KICHW, "velocity": self.velocity, "losses": self.losses, "clock": self.clock}
+
+    def _split(self, data: ImageData, counts: list[int], size: int) -> list[Chunk]:
+        device = self.run.place.device
+        real_KB = _weights([min(self.batch, count) for count in data.class_counts], self.batch)
+        synthetic_KI = _weights(counts, max(counts))
+        chunks = []
+        for first in range(0, data.num_classes, size):
+            rows = slice(first, min(first + size, data.num_classes))
+            weights = (real_KB[rows], synthetic_KI[rows])
+            index = [None if bool(w.all()) else w.flatten().nonzero()[:, 0].to(device) for w in weights]
+            classes_K = torch.arange(rows.start, rows.stop, device=device)
+            chunks.append(Chunk(rows, classes_K, weights[0].to(device), weights[1].to(device), index[0], index[1]))
+        return chunks
+
+    def _initial(self, data: ImageData, num: int) -> Tensor:
+        device = self.run.place.device
+        key, classes_K = (
+            draws.make_key(self.run.seed, "init", device=device),
+            torch.arange(data.num_classes, device=device),
+        )
+        if self.recipe.init == "real":
+            return self.store.sample(key, 0, classes_K, num)
+        shape = (num, data.channels, data.size, data.size)
+        return draws.normal(key, 0, classes_K, math.prod(shape)).view(-1, *shape)
+
+    def prepare(self) -> Callable[[int], None]:
+        """The step, ready to run; made once the state stands where it will go on from."""
+        self.loss = compiled(self.loss, self.run.place)  # type: ignore[method-assign]
+        step = accelerate(self.step, list(self.state.values()), self.run.place)
+        return lambda _: step()
+
+    def step(self) -> None:
+        """One iteration over all classes, chunk by chunk; the clock says which."""
+        weights = self.parameters.initial(draws.flat_uniform(self.keys["network"], self.clock, self.parameters.num))
+        total = torch.zeros((), device=self.losses.device)
+        for chunk in self.chunks:
+            images, velocity = self.images_KICHW[chunk.rows], self.velocity[chunk.rows]
+            leaf = images.detach().clone().requires_grad_()
+            loss = self.loss(leaf, chunk, weights).sum()
+            (gradient,) = torch.autograd.grad(loss, leaf)
+            velocity.mul_(self.recipe.momentum).add_(gradient)
+            images.sub_(velocity, alpha=self.recipe.lr)
+            total += loss.detach()
+        self.losses.index_copy_(0, (self.clock % NUM_LOSSES)[None], total[None])
+        self.clock += 1
+
+    def loss(self, images_KICHW: Tensor, chunk: Chunk, weights: Tensor) -> Tensor:
+        """(K,) the objective of each class in the embedding the weights give, under one augmentation draw a class."""
+        real_KBCHW = self.store.sample(self.keys["real"], self.clock, chunk.classes_K, self.batch)
+        if self.operations:
+            uniform_KU = draws.uniform(self.keys["augment"], self.clock, chunk.classes_K, augment.NUM_UNIFORMS)
+            transform = augment.draw(uniform_KU, self.operations, self.size)
+            real_KBCHW, images_KICHW = augment.apply(transform, real_KBCHW), augment.apply(transform, images_KICHW)
+        views = self.parameters.views(weights, self.dtype)
+        with torch.no_grad():
+            real_KBF = self._embed(views, real_KBCHW, chunk.real_index)
+        synthetic_KIF = self._embed(views, images_KICHW, chunk.synthetic_index)
+        return self.objective(real_KBF, synthetic_KIF, chunk.real_KB, chunk.synthetic_KI)
+
+    def _embed(self, views: dict[str, Tensor], images_KNCHW: Tensor, index: Tensor | None) -> Tensor:
+        """(K, N, F) features; padding never enters the network, since batch norm would see it."""
+        shape = images_KNCHW.shape[:2]
+        images = images_KNCHW.flatten(0, 1).to(self.dtype)
+        if index is None:
+            features: Tensor = functional_call(self.network, views, (images,))
+        else:
+            found: Tensor = functional_call(self.network, views, (images[index],))
+            features = found.new_zeros(len(images), found.shape[1]).index_copy(0, index, found)
+        return features.view(*shape, -1)
+
+
+def _weights(counts: list[int], width: int) -> Tensor:
+    """(K, width) weights 1/count in the first `count` places of a row, 0 in the rest."""
+    count_K1 = torch.tensor(counts, dtype=torch.float32)[:, None]
+    return (torch.arange(width) < count_K1).float() / count_K1

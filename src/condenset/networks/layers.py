@@ -1,0 +1,57 @@
+"""The parts that networks are made of, by the names that specs use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor, nn
+
+# (channels, side of the map) -> module
+NORMS: dict[str, Callable[[int, int], nn.Module]] = {
+    "none": lambda channels, size: nn.Identity(),
+    "batch": lambda channels, size: nn.BatchNorm2d(channels),
+    "layer": lambda channels, size: nn.LayerNorm([channels, size, size]),
+    "instance": lambda channels, size: nn.GroupNorm(channels, channels),
+    "group": lambda channels, size: nn.GroupNorm(4, channels),
+}
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "sigmoid": nn.Sigmoid,
+    "relu": nn.ReLU,
+    "leaky_relu": lambda: nn.LeakyReLU(0.01),
+    "swish": nn.SiLU,
+}
+POOLINGS: dict[str, Callable[[], nn.Module]] = {
+    "none": nn.Identity,
+    "max": lambda: nn.MaxPool2d(2),
+    "average": lambda: nn.AvgPool2d(2),
+}
+
+
+class Block(nn.Module):
+    """Convolution, norm, activation, pooling; takes a map of side `size`, gives one of side `self.size`."""
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        *,
+        size: int,
+        kernel: int = 3,
+        padding: int | None = None,
+        norm: str,
+        activation: str = "relu",
+        pooling: str = "none",
+    ) -> None:
+        super().__init__()
+        padding = kernel // 2 if padding is None else padding
+        size = size + 2 * padding - kernel + 1
+        self.conv = nn.Conv2d(in_channels, out_channels, kernel, padding=padding)
+        self.norm = NORMS[norm](out_channels, size)
+        self.activation = ACTIVATIONS[activation]()
+        self.pool = POOLINGS[pooling]()
+        self.size = size if pooling == "none" else size // 2
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """(N, in_channels, H, W) -> (N, out_channels, self.size, self.size)."""
+        maps = self.pool(self.activation(self.norm(self.conv(maps))))
+        return maps

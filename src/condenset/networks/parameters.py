@@ -1,0 +1,89 @@
+"""All parameters of a network as one flat vector: drawn afresh, trained and cast in one go."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+Module = TypeVar("Module", bound=nn.Module)
+
+
+class ParameterStart(NamedTuple):
+    """How a parameter starts: uniform in ±bound, or all `fill` where bound is 0."""
+
+    name: str
+    shape: torch.Size
+    bound: float
+    fill: float
+
+
+def parameter_starts(network: nn.Module) -> list[ParameterStart]:
+    """PyTorch's default initialisation of every parameter, in the order of `named_parameters`."""
+    rows: list[ParameterStart] = []
+    for prefix, module in network.named_modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            bound = fill = 0.0
+            if isinstance(module, nn.Conv2d | nn.Linear):
+                bound = 1 / math.sqrt(module.weight[0].numel())
+            elif isinstance(module, nn.BatchNorm2d | nn.LayerNorm | nn.GroupNorm):
+                fill = 1.0 if name == "weight" else 0.0
+            else:
+                raise TypeError(f"no default initialisation is known for the parameters of {type(module).__name__}")
+            rows.append(ParameterStart(f"{prefix}.{name}" if prefix else name, parameter.shape, bound, fill))
+    return rows
+
+
+class Parameters:
+    """The layout of a network's parameters in a vector of `num` numbers, and how PyTorch's default starts them."""
+
+    def __init__(self, network: nn.Module, device: torch.device) -> None:
+        self.rows = parameter_starts(network)
+        self.sizes = [row.shape.numel() for row in self.rows]
+        self.num = sum(self.sizes)
+        repeats = torch.tensor(self.sizes, device="cpu")
+        bounds, fills = (torch.tensor([row[place] for row in self.rows], device="cpu") for place in (2, 3))
+        self._bounds = bounds.repeat_interleave(repeats).to(device)
+        self._fills = fills.repeat_interleave(repeats).to(device)
+        # Batch norm keeps float32: its parameters go with its running statistics.
+        norms = {name for name, module in network.named_modules() if isinstance(module, nn.BatchNorm2d)}
+        self._kept = {row.name for row in self.rows if row.name.rpartition(".")[0] in norms}
+
+    def initial(self, uniform_P: Tensor) -> Tensor:
+        """(num,) a fresh network from uniforms in [0, 1): weights and biases in ±1/sqrt(fan_in), norms at 1 and 0."""
+        return (2 * uniform_P - 1) * self._bounds + self._fills
+
+    def views(self, flat_P: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:
+        """Every parameter by name, in the dtype to compute with, for `torch.func.functional_call`."""
+        parts = zip(self.rows, flat_P.to(dtype).split(self.sizes), flat_P.split(self.sizes), strict=True)
+        return {row.name: (full if row.name in self._kept else cast).view(row.shape) for row, cast, full in parts}
+
+
+@torch.no_grad()
+def initialise(network: Module, uniform_P: Tensor) -> Module:
+    """Start the network afresh in place: parameters from uniforms in [0, 1), batch norm's statistics reset."""
+    parameters = Parameters(network, uniform_P.device)
+    views = parameters.views(parameters.initial(uniform_P), uniform_P.dtype)
+    for name, parameter in network.named_parameters():
+        parameter.copy_(views[name])
+    for module in network.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.reset_running_stats()
+    return network
+
+
+def batch_statistics(network: Module) -> Module:
+    """Make every batch norm, in place, use its batch's statistics in any mode, and keep none."""
+    for module in network.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.track_running_stats = False
+            module.running_mean = module.running_var = module.num_batches_tracked = None
+    return network
+
+
+def headless(network: Module) -> Module:
+    """Take the classifier off, in place: the network then gives its embedding."""
+    network.classifier = nn.Identity()
+    return network

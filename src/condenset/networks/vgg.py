@@ -1,0 +1,41 @@
+"""VGG-11, with a single linear layer."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from condenset.networks.base import Network, check_size, padded
+from condenset.networks.layers import Block
+
+# (channels, pooling) of each convolution
+LAYERS = (
+    (64, "max"),
+    (128, "max"),
+    (256, "none"),
+    (256, "max"),
+    (512, "none"),
+    (512, "max"),
+    (512, "none"),
+    (512, "max"),
+)
+
+
+class VGG11(Network):
+    """Eight 3x3 convolutions, five of them with 2x2 max pooling, then linear."""
+
+    def __init__(self, *, channels: int, size: int, num_classes: int, norm: str) -> None:
+        super().__init__()
+        check_size("vgg11", size, 32)
+        blocks: list[Block] = []
+        in_channels, padding = channels, 3 if padded(size) != size else 1
+        for out_channels, pooling in LAYERS:
+            block = Block(in_channels, out_channels, size=size, padding=padding, norm=norm, pooling=pooling)
+            blocks.append(block)
+            in_channels, size, padding = out_channels, block.size, 1
+        self.blocks = nn.Sequential(*blocks)
+        self.classifier = nn.Linear(in_channels * size**2, num_classes)
+
+    def embed(self, images: Tensor) -> Tensor:
+        """(N, C, H, W) -> (N, F): the last map, flattened."""
+        maps: Tensor = self.blocks(images)
+        return maps.flatten(1)

@@ -1,0 +1,179 @@
+"""A run's plan: everything that decides its result, and its written form, recipe.toml."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tomllib
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from condenset import networks
+from condenset.errors import UserError, check, check_choice
+from condenset.methods.common import images_per_class
+from condenset.recipes import RECIPES, Protocol, Recipe, make_protocol, make_recipe
+from condenset.types import ImageData
+
+WHOLE = "whole"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One set to make and score; without a recipe it is the whole dataset, which is only scored."""
+
+    method: str
+    recipe: Recipe | None = None
+
+    @property
+    def ipc(self) -> int | None:
+        return self.recipe.ipc if self.recipe else None
+
+    @property
+    def name(self) -> str:
+        return f"{self.method}-{self.ipc}" if self.recipe else self.method
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Everything that decides a run's result."""
+
+    dataset: str
+    jobs: tuple[Job, ...]
+    protocol: Protocol | None = None  # None: condense only
+    whole: Protocol | None = None  # how the whole dataset is scored
+    seed: int = 0
+    device: str = "cpu"
+    precision: str = "float32"
+    size: int | None = None
+    data_dir: str | None = None
+    fingerprint: str = ""
+
+    def __post_init__(self) -> None:
+        check(isinstance(self.seed, int) and not isinstance(self.seed, bool), "seed must be a whole number", self.seed)
+
+    @property
+    def made(self) -> list[Job]:
+        """The jobs that make a set."""
+        return [job for job in self.jobs if job.recipe]
+
+    def set_path(self, job: Job, folder: Path) -> Path:
+        """condensed.safetensors is the set of the last job that makes one; those of the others lie in sets/."""
+        last = job == self.made[-1]
+        return folder / "condensed.safetensors" if last else folder / "sets" / f"{job.name}.safetensors"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wishes:
+    """What the user asked for, before presets: the fields given and nothing else."""
+
+    methods: tuple[str, ...] = ()
+    ipcs: tuple[int, ...] = ()
+    recipe: dict[str, Any] = field(default_factory=dict)
+    protocol: dict[str, Any] = field(default_factory=dict)
+    evaluate: bool = True
+    whole: bool = True
+
+
+def make_plan(data: ImageData, wishes: Wishes, base: Plan | None = None, **fields: Any) -> Plan:
+    """Presets, then the plan of a config file (`base`), then the wishes; what cannot work is refused now."""
+    jobs = []
+    for method, ipc in _pairs(wishes, base):
+        given = {**_known(base, method, ipc), **_taken_by(method, wishes.recipe), "ipc": ipc}
+        jobs.append(Job(method=method, recipe=make_recipe(method, name=data.name, size=data.size, **given)))
+    protocol = whole = None
+    if wishes.evaluate:
+        protocol = make_protocol(name=data.name, **{**_fields(base.protocol if base else None), **wishes.protocol})
+    if wishes.evaluate and (base.whole if base else wishes.whole):
+        given = {key: value for key, value in wishes.protocol.items() if key != "epochs"}
+        whole = make_protocol(name=data.name, whole=True, **{**_fields(base.whole if base else None), **given})
+        jobs.append(Job(method=WHOLE))
+    plan = Plan(jobs=tuple(jobs), protocol=protocol, whole=whole, fingerprint=data.fingerprint, **fields)
+    check_plan(plan, data)
+    return plan
+
+
+def check_plan(plan: Plan, data: ImageData) -> None:
+    """Refuse now what would fail after hours: networks that do not fit the images, sets larger than a class."""
+    specs = [getattr(job.recipe, "network", None) for job in plan.jobs]
+    specs += [protocol.network for protocol in (plan.protocol, plan.whole) if protocol]
+    for spec in dict.fromkeys(spec for spec in specs if spec):
+        networks.build(spec, channels=data.channels, size=data.size, num_classes=data.num_classes)
+    for job in plan.jobs:
+        if job.recipe:
+            images_per_class(data, job.recipe)
+
+
+def to_toml(plan: Plan) -> str:
+    """The plan as recipe.toml."""
+    lines = [f"# condenset {version('condenset')}: 'condenset run --config' with this file repeats the run"]
+    plain = ("dataset", "seed", "device", "precision", "size", "data_dir", "fingerprint")
+    lines += _lines({name: getattr(plan, name) for name in plain})
+    for job in plan.made:
+        lines += ["", "[[jobs]]", *_lines({"method": job.method, **_fields(job.recipe)})]
+    for name, protocol in (("protocol", plan.protocol), ("whole", plan.whole)):
+        if protocol:
+            lines += ["", f"[{name}]", *_lines(_fields(protocol))]
+    return "\n".join(lines) + "\n"
+
+
+def from_toml(path: Path) -> Plan:
+    """Read a plan back; whatever is not one is refused in a line."""
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not TOML: {error}") from None
+    try:
+        return _from_table(table)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+    except (TypeError, KeyError, AttributeError):
+        raise UserError(f"{path} is not a recipe of condenset; a run's recipe.toml is one") from None
+
+
+def _from_table(table: dict[str, Any]) -> Plan:
+    for key in table:
+        check_choice("a key of the recipe", key, [f.name for f in dataclasses.fields(Plan)])
+    rows = [dict(row) for row in table.pop("jobs")]
+    jobs = [Job(method=row["method"], recipe=make_recipe(row.pop("method"), name="", size=0, **row)) for row in rows]
+    for name in ("protocol", "whole"):
+        table[name] = make_protocol(name="", **table[name]) if name in table else None
+    if table["whole"]:
+        jobs.append(Job(method=WHOLE))
+    return Plan(jobs=tuple(jobs), **table)
+
+
+def _pairs(wishes: Wishes, base: Plan | None) -> list[tuple[str, int]]:
+    """Every method at every number of images a class, as wished, else as the config file has them."""
+    known = [(job.method, job.recipe.ipc) for job in base.made if job.recipe] if base else []
+    if known and not wishes.methods and not wishes.ipcs:
+        return known
+    methods = wishes.methods or tuple(method for method, _ in known)
+    ipcs = wishes.ipcs or tuple(ipc for _, ipc in known)
+    if not ipcs:
+        raise UserError("how many images a class? give --ipc, such as --ipc 10")
+    return [(method, ipc) for ipc in dict.fromkeys(ipcs) for method in dict.fromkeys(methods)]
+
+
+def _known(base: Plan | None, method: str, ipc: int) -> dict[str, Any]:
+    """What a config file says of a method: at this number of images a class, else at the first it has."""
+    recipes = [job.recipe for job in base.made if job.method == method and job.recipe] if base else []
+    return _fields(next((recipe for recipe in recipes if recipe.ipc == ipc), recipes[0] if recipes else None))
+
+
+def _taken_by(method: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """Of the fields given for all methods, those this one has: random has no iterations."""
+    check_choice("method", method, RECIPES)
+    names = {each.name for each in dataclasses.fields(RECIPES[method])}
+    return {key: value for key, value in fields.items() if key in names}
+
+
+def _fields(record: Recipe | Protocol | None) -> dict[str, Any]:
+    return dataclasses.asdict(record) if record else {}
+
+
+def _lines(values: dict[str, Any]) -> list[str]:
+    return [f"{key} = {json.dumps(value)}" for key, value in values.items() if value is not None]

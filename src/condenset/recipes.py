@@ -1,0 +1,151 @@
+"""Every knob of a method and of the evaluation, validated on construction, with the paper's values as defaults."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from condenset import augment
+from condenset.errors import UserError, check, check_choice
+
+INITS = ("real", "noise")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """What every method takes: how many images a class to make."""
+
+    ipc: int
+    allow_fewer: bool = False  # a class with fewer images than ipc gives all it has, instead of an error
+
+    def __post_init__(self) -> None:
+        check(_whole(self.ipc) and self.ipc >= 1, "ipc (images per class) must be a whole number from 1 up", self.ipc)
+        check(isinstance(self.allow_fewer, bool), "allow_fewer must be true or false", self.allow_fewer)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomRecipe(Recipe):
+    """Class-balanced random real images."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MatchingRecipe(Recipe):
+    """Distribution matching (Algorithm 1 of the paper)."""
+
+    network: str = "convnet"
+    iterations: int = 20_000
+    lr: float = 1.0
+    momentum: float = 0.5
+    batch: int = 256  # real images a class in every iteration
+    init: str = "real"
+    augment: str = augment.STRATEGY
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check(_whole(self.iterations) and self.iterations >= 0, "iterations must be 0 or more", self.iterations)
+        check(_whole(self.batch) and self.batch >= 1, "batch must be 1 or more", self.batch)
+        check(_number(self.lr) and self.lr > 0, "lr must be above 0", self.lr)
+        check(_number(self.momentum) and 0 <= self.momentum < 1, "momentum must lie in 0..1", self.momentum)
+        check_choice("init", self.init, INITS)
+        augment.parse(self.augment)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Protocol:
+    """How a set is scored: train fresh networks on it, test each once (the paper's evaluation)."""
+
+    network: str = "convnet"
+    nets: int = 20
+    epochs: int = 1000
+    lr: float = 0.01
+    momentum: float = 0.9
+    weight_decay: float = 5e-4
+    batch: int = 256
+    augment: str = augment.STRATEGY
+
+    def __post_init__(self) -> None:
+        check(_whole(self.nets) and self.nets >= 1, "nets must be 1 or more", self.nets)
+        check(_whole(self.epochs) and self.epochs >= 0, "epochs must be 0 or more", self.epochs)
+        check(_whole(self.batch) and self.batch >= 1, "batch must be 1 or more", self.batch)
+        check(_number(self.lr) and self.lr > 0, "lr must be above 0", self.lr)
+        check(_number(self.momentum) and 0 <= self.momentum < 1, "momentum must lie in 0..1", self.momentum)
+        check(
+            _number(self.weight_decay) and self.weight_decay >= 0, "weight_decay must be 0 or more", self.weight_decay
+        )
+        augment.parse(self.augment)
+
+    @property
+    def passes(self) -> int:
+        """Passes over the set: the paper's code counts from 0 to `epochs` inclusive."""
+        return self.epochs + 1
+
+    @property
+    def drop_after(self) -> int:
+        """The pass after which the learning rate falls to a tenth and the momentum starts anew."""
+        return self.epochs // 2 + 1
+
+
+RECIPES: dict[str, type[Recipe]] = {"random": RandomRecipe, "dm": MatchingRecipe}
+
+
+def describe() -> list[tuple[str, str, str]]:
+    """Name, what it does, and options with defaults of every method."""
+    rows = []
+    for name, kind in RECIPES.items():
+        fields = [field for field in dataclasses.fields(kind) if field.name not in ("ipc", "allow_fewer")]
+        rows.append((name, str(kind.__doc__), ", ".join(f"{field.name}={field.default!r}" for field in fields)))
+    return rows
+
+
+def make_recipe(method: str, *, ipc: int, name: str, size: int, **fields: Any) -> Recipe:
+    """The recipe of a method for a dataset of this name and image size: the paper's values, then the fields given."""
+    check_choice("method", method, RECIPES)
+    kind = RECIPES[method]
+    return _make(kind, f"an option of {method}", {"ipc": ipc, **_method_preset(kind, ipc, name, size), **fields})
+
+
+def make_protocol(*, name: str, whole: bool = False, **fields: Any) -> Protocol:
+    """The evaluation for a dataset of this name; a whole dataset gets fewer passes, each having many more steps."""
+    preset: dict[str, Any] = {"epochs": 200} if whole else {}
+    if name == "digits":
+        preset = {"network": DIGITS_NETWORK, "nets": 5, "epochs": 40 if whole else 500}
+    return _make(Protocol, "an option of the evaluation", {**preset, **fields})
+
+
+DIGITS_NETWORK = "convnet(width=64, depth=2)"  # digits is the demonstration: minutes on two cores
+
+
+def _method_preset(kind: type[Recipe], ipc: int, name: str, size: int) -> dict[str, Any]:
+    if not issubclass(kind, MatchingRecipe):
+        return {}
+    preset: dict[str, Any] = {}
+    if _whole(ipc) and ipc >= 100:
+        preset["lr"] = 10.0
+    if size >= 64:
+        preset["iterations"] = 10_000
+    if name == "digits":
+        preset |= {"iterations": 500, "batch": 64, "network": DIGITS_NETWORK}
+    return preset
+
+
+def _make(kind: type[T], what: str, fields: dict[str, Any]) -> T:
+    names = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    for key in fields:
+        check_choice(what, key, names)
+    for key, value in fields.items():
+        if names[key].type == "float" and _whole(value):
+            fields[key] = float(value)
+        elif names[key].type == "str" and not isinstance(value, str):
+            raise UserError(f"{key} must be text, but got {value!r}")
+    return kind(**fields)
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

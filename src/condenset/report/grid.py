@@ -1,0 +1,71 @@
+"""The images of condensed sets as one picture: a row a class, a block a set."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from PIL import Image, ImageDraw, ImageFont
+from torch import Tensor
+
+from condenset.files import write_file
+from condenset.types import CondensedSet
+
+MAX_COLUMNS, MAX_ROWS = 20, 40  # of a set: a picture is for looking at
+TILE = 32  # pixels that a small image is enlarged to, at least
+GAP, MARGIN = 2, 12
+
+
+def save_grid(sets: Sequence[CondensedSet], path: Path) -> None:
+    """Write the picture as PNG, whole or not at all."""
+    out = io.BytesIO()
+    draw_grid(sets).save(out, "PNG")
+    write_file(path, out.getvalue())
+
+
+def draw_grid(sets: Sequence[CondensedSet]) -> Image.Image:
+    """Sets of one dataset side by side, their classes in rows with the names at the left."""
+    names = sets[0].class_names[:MAX_ROWS]
+    side = sets[0].images.shape[-1]
+    tile = side * max(1, -(-TILE // side))
+    font = ImageFont.load_default(size=12)
+    left = MARGIN + int(max(font.getlength(_short(name)) for name in names)) + 8
+    rows = [_rows(small, len(names)) for small in sets]
+    columns = [max(1, max(len(row) for row in block)) for block in rows]
+    step = tile + GAP
+    width = left + sum(count * step for count in columns) + MARGIN * len(sets)
+    top = MARGIN + 18
+    canvas = Image.new("RGB", (width, top + len(names) * step + MARGIN), "white")
+    pen = ImageDraw.Draw(canvas)
+    for number, name in enumerate(names):
+        pen.text((MARGIN, top + number * step + tile / 2), _short(name), fill="black", font=font, anchor="lm")
+    x = left
+    for small, block, count in zip(sets, rows, columns, strict=True):
+        pen.text((x, MARGIN), _caption(small), fill="black", font=font)
+        for number, row in enumerate(block):
+            for place, image in enumerate(row):
+                canvas.paste(_tile(image, tile), (x + place * step, top + number * step))
+        x += count * step + MARGIN
+    return canvas
+
+
+def _rows(small: CondensedSet, num_classes: int) -> list[Tensor]:
+    labels = small.labels if small.labels.ndim == 1 else small.labels.argmax(1)
+    return [small.images[labels == number][:MAX_COLUMNS] for number in range(num_classes)]
+
+
+def _tile(image_CHW: Tensor, size: int) -> Image.Image:
+    pixels = (image_CHW.clamp(0, 1) * 255).round().to(torch.uint8).permute(1, 2, 0).numpy()
+    picture = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels).convert("RGB")
+    return picture.resize((size, size), Image.Resampling.NEAREST)
+
+
+def _caption(small: CondensedSet) -> str:
+    recipe = small.provenance.get("recipe", {})
+    return f"{small.provenance.get('method', '')} {recipe.get('ipc', '')}".strip()
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 18 else name[:17] + "…"

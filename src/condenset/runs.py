@@ -1,0 +1,218 @@
+"""A run: its seed and place, and the directory that holds recipe, checkpoint, events and results: nothing is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from condenset.engine.place import Place
+from condenset.errors import UserError
+from condenset.files import read_tensors, write_file, write_tensors
+
+CHECKPOINT_SECONDS = 30.0
+
+
+class Interrupted(KeyboardInterrupt):
+    """The user asked to stop; everything done so far is on disk."""
+
+
+class Silent:
+    """Progress that nobody watches; the command line has one that draws."""
+
+    def start(self, text: str, total: int, done: int = 0) -> None: ...
+
+    def update(self, done: int, note: str = "") -> None: ...
+
+    def stop(self) -> None: ...
+
+
+@dataclass(kw_only=True)
+class Run:
+    """What a method needs beside data and recipe; without a folder nothing is written.
+
+    job: which of the run's jobs is under way; recipe: its full recipe, which a checkpoint must agree with.
+    """
+
+    seed: int = 0
+    place: Place = field(default_factory=Place.best)
+    folder: Path | None = None
+    job: str = ""
+    recipe: Mapping[str, Any] = field(default_factory=dict)
+    progress: Silent = field(default_factory=Silent)
+    chunk: int | None = None  # classes that pass together; None: as many as fit
+    listening: bool = False  # a loop is under way that looks at stop_requested
+    stop_requested: bool = False
+    seconds_before: float = 0.0  # spent on this job before a resume
+    _last_save: float = field(default_factory=time.monotonic)
+
+    @property
+    def checkpoint_path(self) -> Path | None:
+        return self.folder / "checkpoint" if self.folder else None
+
+    def event(self, kind: str, **values: Any) -> None:
+        """Append one line to events.jsonl."""
+        if self.folder is None:
+            return
+        line = json.dumps({"event": kind, "job": self.job, "time": round(time.time(), 3), **values})
+        with open(self.folder / "events.jsonl", "a", encoding="utf-8") as file:
+            file.write(line + "\n")
+
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        """The events of one kind of this job; a last line cut short by a kill is passed over."""
+        path = self.folder / "events.jsonl" if self.folder else None
+        if path is None or not path.exists():
+            return []
+        found = []
+        for line in path.read_text(encoding="utf-8").splitlines():
+            with contextlib.suppress(json.JSONDecodeError):
+                event = json.loads(line)
+                if event.get("event") == kind and event.get("job") == self.job:
+                    found.append(event)
+        return found
+
+    def checkpoint(self, step: int, seconds: float, state: Mapping[str, Tensor], *, force: bool = False) -> None:
+        """Save the whole state of the job, if it is time to."""
+        if self.checkpoint_path is None or not (force or time.monotonic() - self._last_save >= CHECKPOINT_SECONDS):
+            return
+        meta = {"job": self.job, "recipe": dict(self.recipe), "seed": self.seed, "step": step, "seconds": seconds}
+        write_tensors(self.checkpoint_path, state, {"checkpoint": json.dumps(meta)})
+        self._last_save = time.monotonic()
+
+    def restore(self, state: Mapping[str, Tensor]) -> int:
+        """Fill the state from the job's checkpoint, if there is one, and give the step it stood at."""
+        path = self.checkpoint_path
+        if path is None or not path.exists():
+            return 0
+        tensors, metadata = read_tensors(path)
+        try:
+            meta = json.loads(metadata["checkpoint"])
+            job, recipe, seed = meta["job"], meta["recipe"], meta["seed"]
+            step, seconds = int(meta["step"]), float(meta["seconds"])
+        except (KeyError, TypeError, ValueError):
+            raise UserError(f"{path} is not a checkpoint; delete it to start this job again") from None
+        if job != self.job:
+            return 0  # of an earlier job, which has ended
+        mine = json.loads(json.dumps(dict(self.recipe)))
+        if recipe != mine or seed != self.seed:
+            names = sorted(k for k in {*recipe, *mine} if recipe.get(k) != mine.get(k)) or ["seed"]
+            raise UserError(f"{path} belongs to another recipe ({', '.join(names)} differ); use another --out")
+        shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
+        if {name: tuple(tensor.shape) for name, tensor in tensors.items()} != shapes:
+            raise UserError(f"{path} holds other tensors than this job; delete it to start this job again")
+        for name, tensor in state.items():
+            tensor.copy_(tensors[name])
+        self.seconds_before = seconds
+        return step
+
+    def drop_checkpoint(self) -> None:
+        """The job has ended and its set is safe."""
+        if self.checkpoint_path is not None:
+            self.checkpoint_path.unlink(missing_ok=True)
+
+
+def iterate(
+    run: Run, state: Mapping[str, Tensor], iterations: int, prepare: Callable[[], Callable[[int], None]], text: str
+) -> float:
+    """Advance `state` in place to the last iteration, with checkpoints, progress, events; give the seconds spent.
+
+    prepare() gives the step, made after the state is restored; step(i) runs iteration i and leaves its loss in
+    state["losses"][i % len]. The device is waited for only when progress or a checkpoint is due.
+    """
+    clock = time.monotonic()
+    first = run.restore(state)
+    step = prepare()
+    losses = state["losses"]
+    run.progress.start(text, iterations, first)
+    run.listening = True
+    checked, due = first, time.monotonic() + 0.2
+
+    def settle(done: int) -> None:
+        nonlocal checked, due
+        values = losses.index_select(0, torch.arange(checked, done, device=losses.device) % len(losses)).tolist()
+        for number, value in enumerate(values, start=checked):
+            if value != value or value in (float("inf"), float("-inf")):
+                raise UserError(_diverged(run, number))
+        seconds = run.seconds_before + time.monotonic() - clock
+        if values:
+            run.event("step", step=done, loss=values[-1], seconds=round(seconds, 3))
+            run.progress.update(done, f"loss {values[-1]:.4g}")
+        checked = done
+        stopping = run.stop_requested
+        run.checkpoint(done, seconds, state, force=stopping)
+        if stopping:
+            raise Interrupted
+        due = time.monotonic() + 0.5
+
+    try:
+        for i in range(first, iterations):
+            step(i)
+            if time.monotonic() >= due or i + 1 - checked == len(losses) or run.stop_requested:
+                settle(i + 1)
+        settle(iterations)
+    finally:
+        run.listening = False
+        run.progress.stop()
+    return run.seconds_before + time.monotonic() - clock
+
+
+def _diverged(run: Run, number: int) -> str:
+    message = f"the loss is no longer a number at iteration {number}: a smaller lr may help"
+    path = run.checkpoint_path
+    if path is not None and path.exists():
+        meta = json.loads(read_tensors(path)[1]["checkpoint"])
+        return f"{message}; the last good checkpoint is {path} (iteration {meta['step']})"
+    return f"{message}; there is no checkpoint yet"
+
+
+@contextlib.contextmanager
+def writable(path: Path) -> Iterator[None]:
+    """Turn a full disk, a read-only folder and their like into one line."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"cannot write to {path}: {error.strerror or error}") from None
+
+
+def new_folder(out: Path, *, overwrite: bool) -> Path:
+    """Make a run's folder; one with an earlier run in it is kept, unless asked."""
+    with writable(out):
+        if out.is_dir() and any(out.iterdir()):
+            if not overwrite:
+                hint = f"go on with 'condenset resume {out}', " if (out / "recipe.toml").exists() else ""
+                raise UserError(f"{out} is not empty: {hint}choose another --out, or --overwrite it")
+            if not (out / "recipe.toml").exists():
+                raise UserError(
+                    f"{out} is not empty and not a run of condenset: it is not overwritten; choose another --out"
+                )
+            _clear(out)
+        out.mkdir(parents=True, exist_ok=True)
+        probe = out / f".probe-{os.getpid()}"
+        write_file(probe, b"")
+        probe.unlink()
+    return out
+
+
+def _clear(folder: Path) -> None:
+    """Remove what a run writes, and nothing else."""
+    for name in ("results.json", "condensed.safetensors", "grid.png", "events.jsonl", "checkpoint", "recipe.toml"):
+        (folder / name).unlink(missing_ok=True)
+    for path in (folder / "sets").glob("*.safetensors"):
+        path.unlink()
+
+
+def free_name(folder: Path) -> Path:
+    """`folder`, or `folder-2`, `folder-3`, … whichever is not there yet."""
+    number, path = 1, folder
+    while path.exists():
+        number += 1
+        path = folder.with_name(f"{folder.name}-{number}")
+    return path

@@ -1,0 +1,130 @@
+"""The only loop that trains a network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.func import functional_call
+
+from condenset import augment, draws, networks
+from condenset.engine import Place
+from condenset.engine.step import accelerate
+from condenset.recipes import Protocol
+from condenset.types import CondensedSet, ImageData
+
+TEST_BATCH = 1000
+
+
+@dataclass(frozen=True)
+class TrainingSet:
+    """Images on the device, float and normalised or still uint8, with hard or soft labels."""
+
+    images_NCHW: Tensor
+    labels: Tensor
+    scale_C11: Tensor  # of uint8 pixels
+    shift_C11: Tensor
+    can_flip: bool
+    num_classes: int
+
+    @classmethod
+    def of(cls, source: CondensedSet | ImageData, device: torch.device) -> TrainingSet:
+        images = source.normalised() if isinstance(source, CondensedSet) else source.images
+        mean, std = (torch.tensor(values, device=device)[:, None, None] for values in (source.mean, source.std))
+        labels = source.labels.to(device)
+        return cls(images.to(device), labels, 1 / (255 * std), -mean / std, source.can_flip, source.num_classes)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def images(self, index: Tensor | slice) -> Tensor:
+        """The images at these places, normalised."""
+        images = self.images_NCHW[index]
+        return images.float() * self.scale_C11 + self.shift_C11 if images.dtype == torch.uint8 else images
+
+
+class Trainer:
+    """Trains network after network of one architecture on one set; each is a function of its seed and tags alone."""
+
+    def __init__(self, spec: str, data: TrainingSet, protocol: Protocol, place: Place) -> None:
+        channels, self.size = data.images_NCHW.shape[1], data.images_NCHW.shape[-1]
+        self.data, self.protocol, self.place, device = data, protocol, place, place.device
+        network = networks.build(spec, channels=channels, size=self.size, num_classes=data.num_classes)
+        self.network = network.to(device)
+        self.buffers = {name: buffer.clone() for name, buffer in self.network.named_buffers()}
+        self.parameters = networks.Parameters(self.network, device)
+        self.operations = augment.parse(protocol.augment, can_flip=data.can_flip)
+        self.weights = torch.zeros(self.parameters.num, device=device)
+        self.velocity = torch.zeros_like(self.weights)
+        self.lr = torch.zeros((), device=device)
+        self.augment_key = torch.zeros(2, dtype=torch.int64, device=device)
+        self.clock = torch.zeros((), dtype=torch.int64, device=device)
+        self._steps: dict[int, tuple[Tensor, Callable[[], None]]] = {}
+
+    def train(self, seed: int, *tags: str | int, after_pass: Callable[[int], None] = lambda _: None) -> None:
+        """Draw a fresh network and train it; after_pass(n) is called as pass n, from 1, ends."""
+        protocol, device = self.protocol, self.place.device
+        key, order_key, augment_key = (
+            draws.make_key(seed, *tags, use, device=device) for use in ("network", "order", "augment")
+        )
+        self.weights.copy_(self.parameters.initial(draws.flat_uniform(key, 0, self.parameters.num)))
+        for name, buffer in self.network.named_buffers():
+            buffer.copy_(self.buffers[name])
+        self.augment_key.copy_(augment_key)
+        self.velocity.zero_()
+        self.clock.zero_()
+        self.lr.fill_(protocol.lr)
+        for number in range(1, protocol.passes + 1):
+            order = draws.permutation(order_key, number, len(self.data))
+            for places in order.split(protocol.batch):
+                index, step = self._step_of(len(places))
+                index.copy_(places)
+                step()
+            if number == protocol.drop_after:
+                self.lr.mul_(0.1)
+                self.velocity.zero_()
+            after_pass(number)
+
+    @torch.no_grad()
+    def accuracy(self, test: TrainingSet) -> float:
+        """The share of the test images that the trained network gets right."""
+        self.network.eval()
+        views, right = self.parameters.views(self.weights, self.place.dtype), torch.zeros((), device=self.place.device)
+        for first in range(0, len(test), TEST_BATCH):
+            part = slice(first, first + TEST_BATCH)
+            logits = functional_call(self.network, views, (test.images(part).to(self.place.dtype),))
+            right += (logits.argmax(1) == test.labels[part]).sum()
+        return float(right) / len(test)
+
+    def _step_of(self, num: int) -> tuple[Tensor, Callable[[], None]]:
+        """A step on `num` images and the buffer that names them; a set's last batch may be smaller than the others."""
+        if num not in self._steps:
+            index = torch.zeros(num, dtype=torch.int64, device=self.place.device)
+            state = [self.weights, self.velocity, self.clock, *self.network.buffers()]
+            self.network.train()
+            self._steps[num] = (index, accelerate(lambda: self._step(index), state, self.place))
+        self.network.train()
+        return self._steps[num]
+
+    def _step(self, index: Tensor) -> None:
+        """One step of SGD with momentum and weight decay on the images at `index`."""
+        images, labels = self.data.images(index), self.data.labels[index]
+        if self.operations:
+            rows = torch.arange(len(index), device=self.place.device)
+            uniform = draws.uniform(self.augment_key, self.clock, rows, augment.NUM_UNIFORMS)
+            transform = augment.draw(uniform, self.operations, self.size, shared=True)
+            images = augment.apply(transform, images[:, None])[:, 0]
+        weights = self.weights.detach().requires_grad_()
+        logits = functional_call(
+            self.network, self.parameters.views(weights, self.place.dtype), (images.to(self.place.dtype),)
+        )
+        loss = F.cross_entropy(logits.float(), labels)
+        (gradient,) = torch.autograd.grad(loss, weights)
+        with torch.no_grad():
+            gradient = gradient.add(self.weights, alpha=self.protocol.weight_decay)
+            self.velocity.mul_(self.protocol.momentum).add_(gradient)
+            self.weights.sub_(self.lr * self.velocity)
+            self.clock += 1

@@ -1,0 +1,214 @@
+"""What flows between the rooms: ImageData -> CondensedSet -> Scores."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from condenset.errors import UserError, check
+from condenset.files import read_tensors, write_tensors
+
+FORMAT = 1  # of the CondensedSet file
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ImageData:
+    """Labelled images as they came: uint8 pixels, one integer label each.
+
+    images: (N, C, H, W) uint8, may be memory-mapped; labels: (N,) int64 in 0..K-1; mean, std: per channel, of pixels
+    in 0..1; can_flip: whether a mirrored image keeps its label (no for digits).
+    """
+
+    images: Tensor
+    labels: Tensor
+    class_names: tuple[str, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    name: str = "data"
+    source: str = ""
+    can_flip: bool = True
+    known_fingerprint: str = ""
+
+    def __post_init__(self) -> None:
+        shape = tuple(self.images.shape)
+        check(self.images.dtype == torch.uint8 and len(shape) == 4, "images must be uint8 of shape (N, C, H, W)", shape)
+        check(shape[1] in (1, 3), "images must have 1 or 3 channels", shape[1])
+        check(shape[2] == shape[3], "images must be square", f"{shape[2]}x{shape[3]}")
+        check(tuple(self.labels.shape) == (shape[0],), f"labels must have shape ({shape[0]},)", self.labels.shape)
+        check(self.labels.dtype == torch.int64, "labels must be int64", self.labels.dtype)
+        check(shape[0] > 0, "there must be at least one image", shape[0])
+        low, high = int(self.labels.min()), int(self.labels.max())
+        check(low >= 0 and high < self.num_classes, f"labels must lie in 0..{self.num_classes - 1}", (low, high))
+        check(len(self.mean) == len(self.std) == shape[1], "mean and std must have a value a channel", self.mean)
+        check(min(self.std) > 0, "std must be above 0", self.std)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.class_names)
+
+    @property
+    def channels(self) -> int:
+        return self.images.shape[1]
+
+    @property
+    def size(self) -> int:
+        """The side of the square images."""
+        return self.images.shape[-1]
+
+    @functools.cached_property
+    def class_counts(self) -> tuple[int, ...]:
+        return tuple(torch.bincount(self.labels, minlength=self.num_classes).tolist())
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """A hash of pixels, labels and class names: which data a set was made from."""
+        if self.known_fingerprint:
+            return self.known_fingerprint
+        digest = hashlib.sha256(repr((tuple(self.images.shape), self.class_names)).encode())
+        digest.update(self.labels.contiguous().numpy().data)
+        for part in self.images.split(4096):
+            digest.update(part.contiguous().numpy().data)
+        return digest.hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Splits:
+    """A dataset's two halves; nothing is ever learned or selected on `test`."""
+
+    train: ImageData
+    test: ImageData
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CondensedSet(Dataset[tuple[Tensor, Tensor]]):
+    """A small training set: `set[i]` is (image, label), the image in pixel space.
+
+    images: (N, C, H, W) float32, nominally 0..1 but free to overshoot; labels: (N,) int64, or (N, K) float32 when
+    they are soft; networks expect (images - mean) / std, which `normalised()` gives.
+    """
+
+    images: Tensor
+    labels: Tensor
+    class_names: tuple[str, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        images, labels, num_classes = self.images, self.labels, len(self.class_names)
+        check(images.dtype == torch.float32, "images must be float32", images.dtype)
+        check(images.ndim == 4 and images.shape[1] in (1, 3), "images must be (N, 1 or 3, H, W)", tuple(images.shape))
+        check(len(images) > 0, "a set must hold at least one image", len(images))
+        check(bool(torch.isfinite(images).all()), "images must be finite", "NaN or infinity")
+        check(len(labels) == len(images), f"labels must number {len(images)}", len(labels))
+        if labels.ndim == 1:
+            check(labels.dtype == torch.int64, "hard labels must be int64", labels.dtype)
+            inside = bool(((labels >= 0) & (labels < num_classes)).all())
+            check(inside, f"hard labels must lie in 0..{num_classes - 1}", sorted(set(labels.tolist())))
+        else:
+            check(labels.shape == (len(images), num_classes), "soft labels must be (images, classes)", labels.shape)
+            check(labels.dtype == torch.float32, "soft labels must be float32", labels.dtype)
+            check(bool(torch.isfinite(labels).all()), "soft labels must be finite", "NaN or infinity")
+        check(len(self.mean) == len(self.std) == images.shape[1], "mean and std must have a value a channel", self.mean)
+        check(all(math.isfinite(s) and s > 0 for s in self.std), "std must be above 0", self.std)
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return self.images[index], self.labels[index]
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.class_names)
+
+    @property
+    def can_flip(self) -> bool:
+        """Whether a mirrored image keeps its label, as the source data said."""
+        return bool(self.provenance.get("can_flip", True))
+
+    def normalised(self) -> Tensor:
+        """The images as networks expect them: (images - mean) / std."""
+        return normalise(self.images, self.mean, self.std)
+
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Write one .safetensors file, whole or not at all."""
+        meta = {
+            "format": FORMAT,
+            "class_names": list(self.class_names),
+            "mean": list(self.mean),
+            "std": list(self.std),
+            "provenance": dict(self.provenance),
+        }
+        if not overwrite and Path(path).exists():
+            raise UserError(f"{path} exists already; choose another name or overwrite it with overwrite=True")
+        write_tensors(path, {"images": self.images, "labels": self.labels}, {"condenset": json.dumps(meta)})
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> CondensedSet:
+        """Read a set file; anything but a whole, consistent one is refused."""
+        tensors, metadata = read_tensors(path)
+        try:
+            meta = json.loads(metadata["condenset"])
+            if meta["format"] > FORMAT:
+                raise UserError(f"it was written by a newer condenset (format {meta['format']}); upgrade to read it")
+            return cls(
+                images=tensors["images"].clone(),
+                labels=tensors["labels"].clone(),
+                class_names=tuple(map(str, meta["class_names"])),
+                mean=tuple(map(float, meta["mean"])),
+                std=tuple(map(float, meta["std"])),
+                provenance=dict(meta["provenance"]),
+            )
+        except UserError as error:
+            raise UserError(f"{path}: {error}") from None
+        except (KeyError, TypeError, ValueError) as error:
+            raise UserError(f"{path} is not a set of condenset: {type(error).__name__} in its metadata") from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scores:
+    """Test accuracies, as fractions, of the networks trained on one set under one protocol."""
+
+    accuracies: tuple[float, ...]
+    network: str
+    protocol: Mapping[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    @property
+    def mean(self) -> float:
+        return sum(self.accuracies) / len(self.accuracies)
+
+    @property
+    def std(self) -> float:
+        """The population standard deviation, as the paper's tables give it."""
+        return math.sqrt(sum((a - self.mean) ** 2 for a in self.accuracies) / len(self.accuracies))
+
+    def __str__(self) -> str:
+        return f"{100 * self.mean:.1f} ± {100 * self.std:.1f} ({len(self.accuracies)} × {self.network})"
+
+
+def normalise(pixels: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
+    """(pixels - mean) / std over the channels of (..., C, H, W) pixels in 0..1."""
+    mean_C11, std_C11 = (torch.tensor(v, dtype=pixels.dtype, device=pixels.device)[:, None, None] for v in (mean, std))
+    return (pixels - mean_C11) / std_C11
+
+
+def denormalise(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
+    """The inverse of `normalise`: pixels, nominally in 0..1."""
+    mean_C11, std_C11 = (torch.tensor(v, dtype=images.dtype, device=images.device)[:, None, None] for v in (mean, std))
+    return images * std_C11 + mean_C11
