@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from condenset.data import from_folder as from_folder
     from condenset.data import load as load
     from condenset.errors import UserError as UserError
-    from condenset.evaluate import evaluate as evaluate
+    from condenset.evaluation import evaluate as evaluate
     from condenset.methods import METHODS as METHODS
     from condenset.methods import condense as condense
     from condenset.networks import NETWORKS as NETWORKS
@@ -28,7 +28,7 @@ _HOMES = {
     "condense": "methods",
     "METHODS": "methods",
     "NETWORKS": "networks",
-    "evaluate": "evaluate",
+    "evaluate": "evaluation",
     "UserError": "errors",
     "CondensedSet": "types",
     "ImageData": "types",

@@ -19,6 +19,7 @@ from condenset.errors import UserError
 from condenset.files import read_tensors, write_file, write_tensors
 
 CHECKPOINT_SECONDS = 30.0
+SETTLE_SECONDS = 0.5  # between two looks at the device
 
 
 class Interrupted(KeyboardInterrupt):
@@ -133,7 +134,7 @@ def iterate(
     losses = state["losses"]
     run.progress.start(text, iterations, first)
     run.listening = True
-    checked, due = first, time.monotonic() + 0.2
+    checked, due = first, time.monotonic() + SETTLE_SECONDS
 
     def settle(done: int) -> None:
         nonlocal checked, due
@@ -150,7 +151,7 @@ def iterate(
         run.checkpoint(done, seconds, state, force=stopping)
         if stopping:
             raise Interrupted
-        due = time.monotonic() + 0.5
+        due = time.monotonic() + SETTLE_SECONDS
 
     try:
         for i in range(first, iterations):

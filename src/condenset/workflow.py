@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from condenset.errors import UserError
-from condenset.evaluate import protocol_for, score
+from condenset.evaluation import protocol_for, score
 from condenset.files import write_file
 from condenset.methods import METHODS
 from condenset.plans import WHOLE, Job, Plan

@@ -1,0 +1,92 @@
+"""Every augmentation against a plain one, image by image."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from condenset import UserError, augment, draws
+from plain import OPERATIONS, augment_class, augment_one
+
+
+def uniforms(seed: int, groups: int) -> torch.Tensor:
+    return draws.uniform(draws.make_key(seed, "test"), 0, torch.arange(groups), augment.NUM_UNIFORMS)
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize(("channels", "size"), [(1, 8), (3, 9), (3, 16)])
+def test_each_operation_is_the_plain_one(operation: str, channels: int, size: int) -> None:
+    uniform_GU = uniforms(size, 7)
+    images = torch.randn(7, 2, channels, size, size, generator=torch.Generator().manual_seed(1))
+    out = augment.apply(augment.draw(uniform_GU, (operation,), size), images)
+    for group, u in enumerate(uniform_GU):
+        expected = augment_class(images[group], (operation,), u)
+        torch.testing.assert_close(out[group], expected, atol=2e-5, rtol=1e-5)
+    assert not torch.allclose(out, images)
+
+
+@settings(deadline=None, max_examples=40)
+@given(seed=st.integers(0, 10**6), size=st.integers(4, 12), data=st.data())
+def test_groups_with_different_operations_in_one_pass(seed: int, size: int, data: st.DataObject) -> None:
+    operations = tuple(data.draw(st.lists(st.sampled_from(OPERATIONS), min_size=1, max_size=6, unique=True)))
+    uniform_GU = uniforms(seed, 4)
+    images = torch.randn(4, 2, 3, size, size, generator=torch.Generator().manual_seed(seed))
+    out = augment.apply(augment.draw(uniform_GU, operations, size), images)
+    assert out.shape == images.shape
+    assert out.isfinite().all()
+    for group, u in enumerate(uniform_GU):
+        torch.testing.assert_close(out[group], augment_class(images[group], operations, u), atol=2e-5, rtol=1e-5)
+
+
+def test_gradients_are_those_of_the_plain_operations() -> None:
+    uniform_GU = uniforms(3, 12)
+    images = torch.randn(12, 1, 3, 8, 8, requires_grad=True)
+    target = torch.randn(12, 1, 3, 8, 8)
+    (augment.apply(augment.draw(uniform_GU, OPERATIONS, 8), images) * target).sum().backward()
+    plain = images.detach().clone().requires_grad_()
+    sum((augment_class(plain[g], OPERATIONS, u) * target[g]).sum() for g, u in enumerate(uniform_GU)).backward()
+    torch.testing.assert_close(images.grad, plain.grad, atol=2e-5, rtol=1e-4)
+
+
+def test_training_shares_the_operation_but_not_its_parameters() -> None:
+    uniform_GU = uniforms(5, 8)
+    transform = augment.draw(uniform_GU, ("rotate", "scale"), 8, shared=True)
+    rotated = transform.theta_G23[:, 0, 1] != 0
+    assert rotated.all() or not rotated.any()
+    assert len(transform.theta_G23.flatten(1).unique(dim=0)) == 8
+    apart = augment.draw(uniforms(5, 40), ("rotate", "scale"), 8).theta_G23[:, 0, 1] != 0
+    assert apart.any() and not apart.all()
+
+
+def test_every_operation_is_drawn_equally_often() -> None:
+    choice = (uniforms(0, 6000)[:, 0] * 6).long().bincount(minlength=6)
+    assert (choice - 1000).abs().max() < 150
+
+
+def test_cutout_reaches_the_border_and_crop_its_furthest_shift() -> None:
+    u = torch.full((2, augment.NUM_UNIFORMS), 0.0)
+    u[1] = 1 - 2**-24
+    keep = augment.draw(u, ("cutout",), 8).keep_GHW
+    assert keep.sum((1, 2)).tolist() == [64 - 4, 64 - 4]  # centred on a corner, a quarter of the square is inside
+    shift = augment.draw(u, ("crop",), 16).theta_G23[:, :, 2] * 8
+    assert shift.tolist() == [[-2, -2], [2, 2]]
+
+
+def test_flip_is_left_out_where_it_changes_the_label() -> None:
+    assert augment.parse(augment.STRATEGY) == OPERATIONS
+    assert "flip" not in augment.parse(augment.STRATEGY, can_flip=False)
+    assert augment.parse("none") == ()
+
+
+def test_an_unknown_operation_is_named_with_its_neighbour() -> None:
+    with pytest.raises(UserError, match=r"'croop'.*did you mean 'crop'"):
+        augment.parse("color_croop")
+
+
+def test_the_oracle_itself_moves_what_it_should() -> None:
+    image = torch.zeros(1, 4, 4)
+    image[0, 1, 2] = 1
+    assert augment_one(image, "flip", torch.tensor([0.1]))[0, 1, 1] == 1
+    assert augment_one(image, "rotate", torch.tensor([0.5])).equal(image)

@@ -1,0 +1,198 @@
+"""Distribution matching against Algorithm 1 written plainly; seeds, chunks, resuming."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from condenset import UserError, augment, draws, networks
+from condenset.engine import Place
+from condenset.methods.matching import Matching, dm, mean_distance
+from condenset.recipes import MatchingRecipe
+from condenset.runs import Interrupted, Run, Silent
+from plain import matching_loss, tiny_data
+
+CPU = Place.best("cpu")
+
+
+def recipe(**fields: object) -> MatchingRecipe:
+    values = {"ipc": 3, "network": "convnet(width=8, depth=2)", "iterations": 4, "batch": 5, **fields}
+    return MatchingRecipe(**values)  # type: ignore[arg-type]
+
+
+def problem(counts: list[int], run: Run | None = None, **fields: object) -> Matching:
+    data, made = tiny_data(counts), recipe(**fields)
+    return Matching(data, made, run or Run(seed=3, place=CPU), [min(made.ipc, c) for c in counts], mean_distance)
+
+
+def plain_step(matching: Matching, counts: list[int], norm: str) -> tuple[Tensor, list[Tensor]]:
+    """Loss and gradient of the iteration the clock stands at, one class after the other, from the same draws."""
+    data, made, step = tiny_data(counts), matching.recipe, int(matching.clock)
+    with torch.device("meta"):
+        network = networks.build(made.network, channels=3, size=8, num_classes=len(counts))
+    network = network.to_empty(device="cpu").train()
+    head = [name for name, _ in network.named_parameters() if name.startswith("classifier")]
+    uniform = draws.flat_uniform(matching.keys["network"], step, matching.parameters.num)
+    weights = matching.parameters.views(matching.parameters.initial(uniform), torch.float32)
+    missing, _ = network.load_state_dict(weights, strict=False)
+    assert all(name in head or "running" in name or "num_batches" in name for name in missing)
+    real, synthetic = [], []
+    for number, count in enumerate(counts):
+        row = torch.tensor([number])
+        num = min(made.batch, count)
+        chosen = draws.subsets(matching.keys["real"], step, row, torch.tensor([count]), max(counts), num)[0]
+        pixels = data.images[data.labels == number][chosen].float() / 255
+        real.append((pixels - 0.5) / 0.25)
+        synthetic.append(matching.images_KICHW[number, : min(made.ipc, count)].clone().requires_grad_())
+    uniforms = draws.uniform(matching.keys["augment"], step, torch.arange(len(counts)), augment.NUM_UNIFORMS)
+    loss = matching_loss(
+        network,
+        real,
+        synthetic,
+        operations=augment.parse(made.augment),
+        uniforms=uniforms,
+        together=norm == "batch",
+    )
+    return loss.detach(), list(torch.autograd.grad(loss, synthetic))
+
+
+@pytest.mark.parametrize("strategy", [augment.STRATEGY, "none"])
+@pytest.mark.parametrize("norm", ["none", "batch", "layer", "instance", "group"])
+@pytest.mark.parametrize("counts", [[6, 6, 6], [7, 2, 5, 4]], ids=["equal", "unequal"])
+def test_step_is_algorithm_1(norm: str, strategy: str, counts: list[int]) -> None:
+    matching = problem(counts, network=f"convnet(width=8, depth=2, norm={norm!r})", augment=strategy, allow_fewer=True)
+    for _ in range(3):
+        images, velocity = matching.images_KICHW.clone(), matching.velocity.clone()
+        loss, gradients = plain_step(matching, counts, norm)
+        place = int(matching.clock)
+        matching.step()
+        torch.testing.assert_close(matching.losses[place], loss, rtol=1e-4, atol=1e-6)
+        for number, gradient in enumerate(gradients):
+            mine = slice(0, len(gradient))
+            new = 0.5 * velocity[number, mine] + gradient  # SGD with momentum 0.5
+            torch.testing.assert_close(matching.velocity[number, mine], new, rtol=2e-3, atol=2e-5)
+            torch.testing.assert_close(
+                matching.images_KICHW[number, mine], images[number, mine] - new, rtol=1e-3, atol=1e-4
+            )
+
+
+@pytest.mark.parametrize("norm", ["instance", "none"])
+@pytest.mark.parametrize("chunk", [1, 2, 3])
+def test_chunks_of_classes_give_the_same(norm: str, chunk: int) -> None:
+    spec = f"convnet(width=8, depth=2, norm={norm!r})"
+    whole = problem([6, 3, 6, 4], network=spec, allow_fewer=True)
+    parts = problem([6, 3, 6, 4], Run(seed=3, place=CPU, chunk=chunk), network=spec, allow_fewer=True)
+    assert len(parts.chunks) > 1
+    for _ in range(5):
+        whole.step()
+        parts.step()
+    torch.testing.assert_close(parts.images_KICHW, whole.images_KICHW, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(parts.losses, whole.losses, rtol=1e-4, atol=1e-6)
+
+
+def test_batch_norm_refuses_chunks() -> None:
+    with pytest.raises(UserError, match="batch norm needs all 3 classes in one pass"):
+        problem([5, 5, 5], Run(seed=3, place=CPU, chunk=2), network="convnet(width=8, depth=2, norm='batch')")
+
+
+def test_the_same_seed_is_bitwise_the_same_set_and_another_is_another() -> None:
+    data = tiny_data([6, 6, 6])
+    first, again, other = (dm(data, recipe(), Run(seed=seed, place=CPU)).images for seed in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_the_order_of_the_data_between_classes_does_not_matter() -> None:
+    data = tiny_data([6, 6, 6])
+    order = torch.argsort(data.labels, stable=True)
+    by_class = dataclasses.replace(data, images=data.images[order], labels=data.labels[order])
+    assert torch.equal(dm(data, recipe(), Run(place=CPU)).images, dm(by_class, recipe(), Run(place=CPU)).images)
+
+
+class StopAt(Silent):
+    """Asks the run to stop once it has come this far."""
+
+    def __init__(self, run: Run, step: int) -> None:
+        self.run, self.step = run, step
+
+    def update(self, done: int, note: str = "") -> None:
+        self.run.stop_requested = done >= self.step
+
+
+@pytest.mark.parametrize("norm", ["instance", "batch"])
+def test_stopped_and_resumed_is_bitwise_the_same(tmp_path: Path, norm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, made = tiny_data([6, 6, 6]), recipe(iterations=9, network=f"convnet(width=8, depth=2, norm={norm!r})")
+    monkeypatch.setattr("condenset.runs.SETTLE_SECONDS", 0.0)
+    expected = dm(data, made, Run(seed=1, place=CPU)).images
+    stops = 0
+    for step in (2, 5, 99):
+        run = Run(seed=1, place=CPU, folder=tmp_path, job="dm-3", recipe=dataclasses.asdict(made))
+        run.progress = StopAt(run, step)
+        try:
+            images = dm(data, made, run).images
+        except Interrupted:
+            stops += 1
+    assert stops == 2
+    assert torch.equal(images, expected)
+
+
+def test_noise_starts_in_normalised_space_and_real_starts_as_real_images() -> None:
+    data = tiny_data([40, 40])
+    noise = dm(data, recipe(ipc=30, init="noise", iterations=0), Run(place=CPU))
+    assert abs(noise.normalised().mean()) < 0.1
+    assert abs(noise.normalised().std() - 1) < 0.1
+    real = dm(data, recipe(ipc=30, init="real", iterations=0), Run(place=CPU))
+    pixels = (real.images * 255).round().to(torch.uint8)
+    for image, label in zip(pixels, real.labels, strict=True):
+        assert (data.images[data.labels == label] == image).flatten(1).all(1).any()
+    assert len(pixels.flatten(1).unique(dim=0)) == 60
+
+
+def test_the_loss_falls() -> None:
+    matching = problem([30, 30, 30], init="noise", batch=30, lr=1.0, augment="none")
+    for _ in range(60):
+        matching.step()
+    assert matching.losses[50:60].mean() < 0.5 * matching.losses[:5].mean()
+
+
+def test_bfloat16_is_near_float32() -> None:
+    fine, coarse = problem([6, 6]), problem([6, 6], Run(seed=3, place=Place.best("cpu", "bfloat16")))
+    fine.step()
+    coarse.step()
+    assert coarse.images_KICHW.dtype == torch.float32
+    torch.testing.assert_close(coarse.losses[0], fine.losses[0], rtol=0.05, atol=1e-3)
+
+
+def test_fewer_images_than_asked_for_is_an_error_that_names_the_class() -> None:
+    data = tiny_data([6, 2, 6])
+    with pytest.raises(UserError, match="got 3 and class 'class 1' has 2 images"):
+        dm(data, recipe(), Run(place=CPU))
+    small = dm(data, recipe(allow_fewer=True, iterations=2), Run(place=CPU))
+    assert small.labels.bincount().tolist() == [3, 2, 3]
+
+
+def test_last_layer_gradients_at_uniform_predictions_are_mean_features() -> None:
+    """The paper's appendix: matching mean last-layer gradients is matching mean features times a constant."""
+    classes, features = 7, 11
+    real, synthetic = torch.randn(9, features, dtype=torch.float64), torch.randn(4, features, dtype=torch.float64)
+    label = 2
+
+    def mean_gradient(embedded: Tensor) -> Tensor:
+        weight = torch.zeros(classes, features, dtype=torch.float64, requires_grad=True)  # uniform predictions
+        target = torch.full((len(embedded),), label)
+        loss = torch.nn.functional.cross_entropy(embedded @ weight.T, target)
+        return torch.autograd.grad(loss, weight)[0]
+
+    gradient = mean_gradient(real)
+    weights = torch.full((classes, 1), 1 / classes, dtype=torch.float64)
+    weights[label] = (1 - classes) / classes
+    torch.testing.assert_close(gradient, weights * real.mean(0))
+    distance = (mean_gradient(real) - mean_gradient(synthetic)).square().sum()
+    one = torch.ones(1, 1)
+    expected = mean_distance(real[None].float(), synthetic[None].float(), one.expand(1, 9) / 9, one.expand(1, 4) / 4)
+    constant = ((1 - classes) / classes) ** 2 + (classes - 1) / classes**2
+    torch.testing.assert_close(distance.float(), constant * expected[0])

@@ -1,0 +1,150 @@
+"""The training loop against PyTorch's own optimiser, and the evaluation protocol."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import condenset as cs
+from condenset import augment, draws, networks
+from condenset.engine import Place
+from condenset.evaluation import score
+from condenset.recipes import Protocol
+from condenset.runs import Run
+from condenset.train import Trainer, TrainingSet
+from plain import augment_class, tiny_data
+
+CPU = Place.best("cpu")
+DEVICE = torch.device("cpu")
+
+
+def protocol(**fields: object) -> Protocol:
+    values = {"network": "convnet(width=8, depth=2)", "nets": 2, "epochs": 6, "batch": 8, "augment": "none", **fields}
+    return Protocol(**values)  # type: ignore[arg-type]
+
+
+def plain_training(made: Protocol, data: cs.ImageData, *tags: str | int) -> torch.nn.Module:
+    """The same network, order and augmentation, trained with torch.optim.SGD as the paper's code does it."""
+    network = networks.build(made.network, channels=3, size=8, num_classes=data.num_classes)
+    parameters = networks.Parameters(network, DEVICE)
+    uniform = draws.flat_uniform(draws.make_key(0, *tags, "network"), 0, parameters.num)
+    network.load_state_dict(parameters.views(parameters.initial(uniform), torch.float32), strict=False)
+    images = (data.images.float() / 255 - 0.5) / 0.25
+    operations, step, lr = augment.parse(made.augment), 0, made.lr
+
+    def optimiser() -> torch.optim.SGD:
+        return torch.optim.SGD(network.parameters(), lr=lr, momentum=made.momentum, weight_decay=made.weight_decay)
+
+    sgd = optimiser()
+    network.train()
+    for number in range(1, made.epochs + 2):
+        order = draws.permutation(draws.make_key(0, *tags, "order"), number, len(data))
+        for places in order.split(made.batch):
+            batch = images[places]
+            if operations:
+                key = draws.make_key(0, *tags, "augment")
+                uniforms = draws.uniform(key, step, torch.arange(len(batch)), augment.NUM_UNIFORMS)
+                uniforms[:, 0] = uniforms[0, 0]  # the operation is the batch's, its parameters the image's
+                batch = torch.cat([augment_class(x[None], operations, u) for x, u in zip(batch, uniforms, strict=True)])
+            sgd.zero_grad()
+            F.cross_entropy(network(batch), data.labels[places]).backward()
+            sgd.step()
+            step += 1
+        if number == made.epochs // 2 + 1:
+            lr *= 0.1
+            sgd = optimiser()
+    return network.eval()
+
+
+@pytest.mark.parametrize("norm", ["instance", "batch"])
+@pytest.mark.parametrize("strategy", ["none", augment.STRATEGY])
+def test_trainer_is_sgd(norm: str, strategy: str) -> None:
+    data = tiny_data([7, 7, 7])  # 21 images in batches of 8: the last one is smaller
+    made = protocol(network=f"convnet(width=8, depth=2, norm={norm!r})", augment=strategy, lr=0.05)
+    trainer = Trainer(made.network, TrainingSet.of(data, DEVICE), made, CPU)
+    for net in range(2):  # the second must not remember the first
+        trainer.train(0, "test", net)
+        expected = plain_training(made, data, "test", net)
+        views = trainer.parameters.views(trainer.weights, torch.float32)
+        for name, parameter in expected.named_parameters():
+            torch.testing.assert_close(views[name], parameter.detach(), rtol=2e-3, atol=2e-4)
+        for (name, buffer), mine in zip(expected.named_buffers(), trainer.network.buffers(), strict=True):
+            torch.testing.assert_close(mine, buffer, rtol=2e-3, atol=2e-4, msg=name)
+        test = tiny_data([9, 9, 9], seed=1)
+        images = (test.images.float() / 255 - 0.5) / 0.25
+        right = (expected(images).argmax(1) == test.labels).float().mean()
+        assert trainer.accuracy(TrainingSet.of(test, DEVICE)) == pytest.approx(float(right), abs=0.08)
+
+
+def test_protocol_drops_the_rate_after_pass_501_of_1001() -> None:
+    made = Protocol()
+    assert (made.epochs, made.passes, made.drop_after) == (1000, 1001, 501)
+    assert (made.nets, made.lr, made.momentum, made.weight_decay, made.batch) == (20, 0.01, 0.9, 5e-4, 256)
+
+
+def test_soft_labels_are_trained_on_as_they_are() -> None:
+    data = tiny_data([4, 4])
+    small = cs.condense(data, "random", ipc=4, device="cpu")
+    fields = {"images": small.images, "class_names": small.class_names, "mean": small.mean, "std": small.std}
+    hard = cs.CondensedSet(labels=small.labels, **fields)
+    same = cs.CondensedSet(labels=F.one_hot(small.labels, 2).float(), **fields)
+    even = cs.CondensedSet(labels=torch.full((8, 2), 0.5), **fields)
+    made = protocol(epochs=30)
+    weights = []
+    for each in (hard, same, even):
+        trainer = Trainer(made.network, TrainingSet.of(each, DEVICE), made, CPU)
+        trainer.train(0)
+        weights.append(trainer.weights)
+    torch.testing.assert_close(weights[0], weights[1], rtol=1e-3, atol=1e-5)
+    assert not torch.allclose(weights[0], weights[2], rtol=1e-2, atol=1e-3)
+
+
+def test_scores_are_a_function_of_the_seed() -> None:
+    data, test = tiny_data([12, 12, 12]), tiny_data([20, 20, 20], seed=1)
+    small = cs.condense(data, "random", ipc=6, device="cpu")
+    fields = {"network": "convnet(width=8, depth=2)", "nets": 3, "epochs": 10, "device": "cpu"}
+    first, again = (cs.evaluate(small, test, seed=4, **fields) for _ in range(2))
+    assert first.accuracies == again.accuracies
+    assert len(first.accuracies) == 3
+    assert first.mean == pytest.approx(sum(first.accuracies) / 3)
+    assert str(first).endswith("(3 × ConvNet)")
+    assert first.protocol["epochs"] == 10
+    more = cs.evaluate(small, test, seed=4, **{**fields, "nets": 2})
+    assert more.accuracies == first.accuracies[:2]
+
+
+def test_training_learns_and_more_images_help() -> None:
+    data, test = tiny_data([40] * 4), tiny_data([40] * 4)
+    fields = {"network": "convnet(width=16, depth=2)", "nets": 2, "device": "cpu"}
+    few = cs.evaluate(cs.condense(data, "random", ipc=1, device="cpu"), test, epochs=60, **fields)
+    all_of_it = cs.evaluate(data, test, epochs=60, **fields)
+    assert all_of_it.mean > 0.9
+    assert all_of_it.mean > few.mean
+
+
+def test_networks_scored_before_a_stop_are_not_trained_again(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = tiny_data([6, 6])
+    made = protocol(nets=3)
+    full = score(data, data, made, Run(place=CPU, folder=tmp_path, job="x"))
+    trained = []
+    monkeypatch.setattr(Trainer, "train", lambda *args, **kwargs: trained.append(args))
+    assert score(data, data, made, Run(place=CPU, folder=tmp_path, job="x")).accuracies == full.accuracies
+    assert not trained
+
+
+def test_a_set_of_another_shape_or_other_classes_is_refused() -> None:
+    small = cs.condense(tiny_data([4, 4]), "random", ipc=2, device="cpu")
+    with pytest.raises(cs.UserError, match="shape of the test images"):
+        cs.evaluate(small, tiny_data([4, 4], size=16))
+    with pytest.raises(cs.UserError, match="test data's 3 classes, but got 2"):
+        cs.evaluate(small, tiny_data([4, 4, 4]))
+    with pytest.raises(cs.UserError, match=r"an option of the evaluation .*'netz'; did you mean 'nets'"):
+        cs.evaluate(small, tiny_data([4, 4]), netz=3)
+
+
+def test_the_public_name_is_the_function_even_when_its_module_was_imported_first() -> None:
+    assert callable(cs.evaluate)
+    assert callable(cs.condense)
+    for name in cs.__all__:
+        assert type(getattr(cs, name)).__name__ != "module"
