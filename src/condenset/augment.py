@@ -14,7 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from condenset import kernels
 from condenset.errors import check_choice
+from condenset.kernels import augment as augment_kernel
 
 OPERATIONS = ("color", "crop", "cutout", "flip", "scale", "rotate")
 STRATEGY = "color_crop_cutout_flip_scale_rotate"
@@ -41,6 +43,11 @@ def parse(strategy: str, *, can_flip: bool = True) -> tuple[str, ...]:
 
 def draw(uniform_GU: Tensor, operations: tuple[str, ...], size: int, *, shared: bool = False) -> Transform:
     """Turn NUM_UNIFORMS uniforms a group into its parameters; `shared` takes the first group's operation for all."""
+    if kernels.available(uniform_GU):
+        numbers = tuple(OPERATIONS.index(name) for name in operations)
+        limits = {"reach": crop_reach(size), "side": cutout_side(size), "max_angle": math.radians(MAX_DEGREES)}
+        drawn = augment_kernel.draw(uniform_GU, numbers, size, shared=shared, max_scale=MAX_SCALE, **limits)
+        return Transform(*drawn)
     choice = (uniform_GU[:1, 0].expand(len(uniform_GU)) if shared else uniform_GU[:, 0]) * len(operations)
     index_G = choice.long().clamp(max=len(operations) - 1)
     active = {name: index_G == operations.index(name) for name in operations}
@@ -50,8 +57,14 @@ def draw(uniform_GU: Tensor, operations: tuple[str, ...], size: int, *, shared: 
     return Transform(_theta(on, u, size), _color(on["color"], u["color"]), _keep(on["cutout"], u["cutout"], size))
 
 
-def apply(transform: Transform, images_GNCHW: Tensor) -> Tensor:
+def apply(transform: Transform, images_GNCHW: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     """Augment every image of a group alike; zeros enter from outside, so the images are normalised ones."""
+    if kernels.available(images_GNCHW):
+        return augment_kernel.apply(transform, images_GNCHW, dtype)
+    return _apply(transform, images_GNCHW).to(dtype)
+
+
+def _apply(transform: Transform, images_GNCHW: Tensor) -> Tensor:
     groups, num, channels, height, width = images_GNCHW.shape
     grid_GHW2 = _grid(transform.theta_G23, height, width)
     warped = F.grid_sample(

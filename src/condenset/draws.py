@@ -2,7 +2,7 @@
 
 The generator is Philox4x32-10 (Salmon et al., SC 2011), counter-based: a draw depends on its key and its place alone,
 so classes can run together, in chunks or on many machines, and a run can stop and go on, without changing a number.
-Everything is plain integer tensor arithmetic, so a compiler fuses it and a captured graph can replay it.
+Here it is plain integer tensor arithmetic; on a GPU a kernel gives the same words in one launch.
 """
 
 from __future__ import annotations
@@ -12,6 +12,9 @@ import math
 
 import torch
 from torch import Tensor
+
+from condenset import kernels
+from condenset.kernels import philox as philox_kernel
 
 _MASK = 0xFFFFFFFF
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
@@ -42,6 +45,8 @@ def philox(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[Tensor, Te
 def bits(key: Tensor, step: int | Tensor, rows: Tensor, num: int) -> Tensor:
     """(rows, num) words in 0..2³²-1, as int64; row r of any call is the same numbers, whatever rows come with it."""
     step = torch.as_tensor(step, dtype=torch.int64, device=key.device)
+    if kernels.available(key):
+        return philox_kernel.words(key, step, rows, num, uniform=False)
     blocks = torch.arange(-(-num // 4), device=key.device)[None]
     # The first round multiplies the first and third words: compilers make 32-bit arithmetic of a bare arange there.
     counter = (step & _MASK, rows[:, None], step >> 32, blocks)
@@ -51,6 +56,9 @@ def bits(key: Tensor, step: int | Tensor, rows: Tensor, num: int) -> Tensor:
 
 def uniform(key: Tensor, step: int | Tensor, rows: Tensor, num: int) -> Tensor:
     """(rows, num) float32, uniform in [0, 1)."""
+    if kernels.available(key):
+        step = torch.as_tensor(step, dtype=torch.int64, device=key.device)
+        return philox_kernel.words(key, step, rows, num, uniform=True)
     return (bits(key, step, rows, num) >> 8).float() * 2.0**-24
 
 

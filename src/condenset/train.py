@@ -8,11 +8,10 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.func import functional_call
 
 from condenset import augment, draws, networks
 from condenset.engine import Place
-from condenset.engine.step import accelerate
+from condenset.engine.step import accelerate, forward_of
 from condenset.recipes import Protocol
 from condenset.types import CondensedSet, ImageData
 
@@ -56,6 +55,7 @@ class Trainer:
         self.network = network.to(device)
         self.buffers = {name: buffer.clone() for name, buffer in self.network.named_buffers()}
         self.parameters = networks.Parameters(self.network, device)
+        self.forward = forward_of(self.network, place)
         self.operations = augment.parse(protocol.augment, can_flip=data.can_flip)
         self.weights = torch.zeros(self.parameters.num, device=device)
         self.velocity = torch.zeros_like(self.weights)
@@ -95,7 +95,7 @@ class Trainer:
         views, right = self.parameters.views(self.weights, self.place.dtype), torch.zeros((), device=self.place.device)
         for first in range(0, len(test), TEST_BATCH):
             part = slice(first, first + TEST_BATCH)
-            logits = functional_call(self.network, views, (test.images(part).to(self.place.dtype),))
+            logits = self.forward(views, test.images(part).to(self.place.dtype))
             right += (logits.argmax(1) == test.labels[part]).sum()
         return float(right) / len(test)
 
@@ -116,11 +116,10 @@ class Trainer:
             rows = torch.arange(len(index), device=self.place.device)
             uniform = draws.uniform(self.augment_key, self.clock, rows, augment.NUM_UNIFORMS)
             transform = augment.draw(uniform, self.operations, self.size, shared=True)
-            images = augment.apply(transform, images[:, None])[:, 0]
+            images = augment.apply(transform, images[:, None], self.place.dtype)[:, 0]
         weights = self.weights.detach().requires_grad_()
-        logits = functional_call(
-            self.network, self.parameters.views(weights, self.place.dtype), (images.to(self.place.dtype),)
-        )
+        views = self.parameters.views(weights, self.place.dtype)
+        logits = self.forward(views, images.to(self.place.dtype))
         loss = F.cross_entropy(logits.float(), labels)
         (gradient,) = torch.autograd.grad(loss, weights)
         with torch.no_grad():

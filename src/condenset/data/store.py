@@ -5,7 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from condenset import augment, kernels
+from condenset.augment import Transform
 from condenset.draws import subsets
+from condenset.kernels import augment as augment_kernel
 from condenset.types import ImageData
 
 
@@ -20,17 +23,23 @@ class ClassStore:
         self.counts = counts.to(device)
         self.offsets = (torch.cumsum(counts, 0) - counts).to(device)
         self.max_count = max(data.class_counts)
-        mean, std = (torch.tensor(v, device=device)[:, None, None] for v in (data.mean, data.std))
-        self._scale_C11, self._shift_C11 = 1 / (255 * std), -mean / std
+        mean, std = (torch.tensor(v, device=device) for v in (data.mean, data.std))
+        self._scale_C, self._shift_C = 1 / (255 * std), -mean / std
 
-    def sample(self, key: Tensor, step: int | Tensor, classes_K: Tensor, num: int) -> Tensor:
-        """(K, num, C, H, W) float32 images, normalised: of each class `num` drawn without replacement.
+    def choose(self, key: Tensor, step: int | Tensor, classes_K: Tensor, num: int) -> Tensor:
+        """(K, num) places of images: of each class `num` drawn without replacement.
 
         A class with fewer has all of its own first; what follows is padding.
         """
         chosen = subsets(key, step, classes_K, self.counts[classes_K], self.max_count, num)
-        return self.normalised(self.images_NCHW[self.offsets[classes_K, None] + chosen])
+        return self.offsets[classes_K, None] + chosen
 
-    def normalised(self, images: Tensor) -> Tensor:
-        """uint8 pixels as networks expect them."""
-        return images.float() * self._scale_C11 + self._shift_C11
+    def take(self, places: Tensor) -> Tensor:
+        """float32 images at these places, normalised."""
+        return self.images_NCHW[places].float() * self._scale_C[:, None, None] + self._shift_C[:, None, None]
+
+    def take_augmented(self, places_KB: Tensor, transform: Transform, dtype: torch.dtype) -> Tensor:
+        """(K, B, C, H, W) images at these places, normalised, each class under its own augmentation."""
+        if kernels.available(self.images_NCHW):
+            return augment_kernel.sample(self.images_NCHW, places_KB, transform, self._scale_C, self._shift_C, dtype)
+        return augment.apply(transform, self.take(places_KB), dtype)

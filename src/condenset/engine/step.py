@@ -8,9 +8,12 @@ from collections.abc import Callable, Sequence
 from typing import ParamSpec, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.func import functional_call
 
+from condenset import kernels
 from condenset.engine.place import Place
+from condenset.networks.layers import Block
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -37,6 +40,20 @@ def compiled(function: Callable[P, R], place: Place) -> Callable[P, R]:
     return call
 
 
+def forward_of(network: nn.Module, place: Place) -> Callable[[dict[str, Tensor], Tensor], Tensor]:
+    """The network as a function of its parameters and images; compiled, unless kernels of our own do its blocks."""
+
+    def forward(views: dict[str, Tensor], images: Tensor) -> Tensor:
+        out: Tensor = functional_call(network, views, (images,))
+        return out
+
+    blocks = [module for module in network.modules() if isinstance(module, Block)]
+    by_hand = bool(blocks) and all(block.has_kernel for block in blocks)
+    if by_hand and kernels.available_for_blocks(torch.empty(0, device=place.device, dtype=place.dtype)):
+        return forward
+    return compiled(forward, place)
+
+
 def accelerate(step: Callable[[], None], state: Sequence[Tensor], place: Place) -> Callable[[], None]:
     """The same step, replayed as a captured graph where the device has such; `state` is all that the step changes."""
     if place.device.type != "cuda":
@@ -46,15 +63,29 @@ def accelerate(step: Callable[[], None], state: Sequence[Tensor], place: Place) 
 
 def _captured(step: Callable[[], None], state: Sequence[Tensor], device: torch.device) -> Callable[[], None]:
     kept = [tensor.clone() for tensor in state]
+
+    def restore() -> None:
+        for tensor, value in zip(state, kept, strict=True):
+            tensor.copy_(value)
+
     stream = torch.cuda.Stream(device)
     stream.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(stream):
-        for _ in range(3):  # libraries choose their kernels, allocators settle
+        try:
+            step()
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # a kernel that this machine cannot build: many kinds, and one way out
+            if not kernels.available(state[0]):
+                raise
+            kernels.switch_off(str(error))
+            restore()
+            step()
+        for _ in range(2):  # libraries choose their kernels, allocators settle
             step()
     torch.cuda.current_stream(device).wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=stream):
         step()
-    for tensor, value in zip(state, kept, strict=True):
-        tensor.copy_(value)
+    restore()
     return graph.replay

@@ -21,7 +21,7 @@ def random(data: ImageData, recipe: RandomRecipe, run: Run) -> CondensedSet:
     run.place.reset_peak_memory()
     store = ClassStore(data, torch.device("cpu"))
     classes = torch.arange(data.num_classes)
-    images_KICHW = store.sample(make_key(run.seed, "init"), 0, classes, max(counts))
+    images_KICHW = store.take(store.choose(make_key(run.seed, "init"), 0, classes, max(counts)))
     chosen = torch.cat([images[:count] for images, count in zip(images_KICHW, counts, strict=True)])
     labels = torch.repeat_interleave(classes, torch.tensor(counts))
     return finished(chosen, labels, data, "random", recipe, run, time.monotonic() - start)

@@ -11,11 +11,10 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.func import functional_call
 
 from condenset import augment, draws, networks
 from condenset.data.store import ClassStore
-from condenset.engine.step import accelerate, compiled
+from condenset.engine.step import accelerate, forward_of
 from condenset.errors import UserError
 from condenset.methods.common import finished, images_per_class
 from condenset.recipes import MatchingRecipe
@@ -24,14 +23,20 @@ from condenset.types import CondensedSet, ImageData
 
 NUM_LOSSES = 1024  # kept on the device between two looks at them
 
-Objective = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+Objective = Callable[[Tensor, Tensor, Tensor | None, Tensor | None], Tensor]
 
 
-def mean_distance(real_KBF: Tensor, synthetic_KIF: Tensor, real_KB: Tensor, synthetic_KI: Tensor) -> Tensor:
-    """(K,) squared distance of the mean embeddings; real_KB and synthetic_KI weigh the images and sum to 1 a class."""
-    real_KF = torch.einsum("kbf,kb->kf", real_KBF.float(), real_KB)
-    synthetic_KF = torch.einsum("kif,ki->kf", synthetic_KIF.float(), synthetic_KI)
-    return (real_KF - synthetic_KF).square().sum(1)
+def mean_distance(
+    real_KBF: Tensor, synthetic_KIF: Tensor, real_KB: Tensor | None = None, synthetic_KI: Tensor | None = None
+) -> Tensor:
+    """(K,) squared distance of the mean embeddings; weights sum to 1 a class, None: all images alike."""
+    return (_mean(real_KBF, real_KB) - _mean(synthetic_KIF, synthetic_KI)).square().sum(1)
+
+
+def _mean(features_KNF: Tensor, weight_KN: Tensor | None) -> Tensor:
+    if weight_KN is None:
+        return features_KNF.mean(1, dtype=torch.float32)
+    return (features_KNF.float() * weight_KN[:, :, None]).sum(1)
 
 
 def dm(data: ImageData, recipe: MatchingRecipe, run: Run) -> CondensedSet:
@@ -50,8 +55,8 @@ class Chunk(NamedTuple):
 
     rows: slice
     classes_K: Tensor
-    real_KB: Tensor  # weights of the real images, 0 for padding
-    synthetic_KI: Tensor
+    real_KB: Tensor | None  # weights of the real images, 0 for padding; None: there is none
+    synthetic_KI: Tensor | None
     real_index: Tensor | None  # places that are no padding; None: all
     synthetic_index: Tensor | None
 
@@ -75,6 +80,7 @@ class Matching:
             )
         self.network = networks.headless(networks.batch_statistics(network))
         self.parameters = networks.Parameters(self.network, device)
+        self.forward = forward_of(self.network, run.place)
         self.chunks = self._split(data, counts, run.chunk or data.num_classes)
         if networks.uses_batch_norm(network) and len(self.chunks) > 1:
             raise UserError(
@@ -98,10 +104,9 @@ class Matching:
         chunks = []
         for first in range(0, data.num_classes, size):
             rows = slice(first, min(first + size, data.num_classes))
-            weights = (real_KB[rows], synthetic_KI[rows])
-            index = [None if bool(w.all()) else w.flatten().nonzero()[:, 0].to(device) for w in weights]
-            classes_K = torch.arange(rows.start, rows.stop, device=device)
-            chunks.append(Chunk(rows, classes_K, weights[0].to(device), weights[1].to(device), index[0], index[1]))
+            weights = [None if bool(w.all()) else w.to(device) for w in (real_KB[rows], synthetic_KI[rows])]
+            index = [None if w is None else w.flatten().nonzero()[:, 0] for w in weights]
+            chunks.append(Chunk(rows, torch.arange(rows.start, rows.stop, device=device), *weights, *index))
         return chunks
 
     def _initial(self, data: ImageData, num: int) -> Tensor:
@@ -111,13 +116,12 @@ class Matching:
             torch.arange(data.num_classes, device=device),
         )
         if self.recipe.init == "real":
-            return self.store.sample(key, 0, classes_K, num)
+            return self.store.take(self.store.choose(key, 0, classes_K, num))
         shape = (num, data.channels, data.size, data.size)
         return draws.normal(key, 0, classes_K, math.prod(shape)).view(-1, *shape)
 
     def prepare(self) -> Callable[[int], None]:
         """The step, ready to run; made once the state stands where it will go on from."""
-        self.loss = compiled(self.loss, self.run.place)  # type: ignore[method-assign]
         step = accelerate(self.step, list(self.state.values()), self.run.place)
         return lambda _: step()
 
@@ -138,11 +142,14 @@ class Matching:
 
     def loss(self, images_KICHW: Tensor, chunk: Chunk, weights: Tensor) -> Tensor:
         """(K,) the objective of each class in the embedding the weights give, under one augmentation draw a class."""
-        real_KBCHW = self.store.sample(self.keys["real"], self.clock, chunk.classes_K, self.batch)
+        places_KB = self.store.choose(self.keys["real"], self.clock, chunk.classes_K, self.batch)
         if self.operations:
             uniform_KU = draws.uniform(self.keys["augment"], self.clock, chunk.classes_K, augment.NUM_UNIFORMS)
             transform = augment.draw(uniform_KU, self.operations, self.size)
-            real_KBCHW, images_KICHW = augment.apply(transform, real_KBCHW), augment.apply(transform, images_KICHW)
+            real_KBCHW = self.store.take_augmented(places_KB, transform, self.dtype)
+            images_KICHW = augment.apply(transform, images_KICHW, self.dtype)
+        else:
+            real_KBCHW = self.store.take(places_KB)
         views = self.parameters.views(weights, self.dtype)
         with torch.no_grad():
             real_KBF = self._embed(views, real_KBCHW, chunk.real_index)
@@ -154,9 +161,9 @@ class Matching:
         shape = images_KNCHW.shape[:2]
         images = images_KNCHW.flatten(0, 1).to(self.dtype)
         if index is None:
-            features: Tensor = functional_call(self.network, views, (images,))
+            features = self.forward(views, images)
         else:
-            found: Tensor = functional_call(self.network, views, (images[index],))
+            found = self.forward(views, images[index])
             features = found.new_zeros(len(images), found.shape[1]).index_copy(0, index, found)
         return features.view(*shape, -1)
 

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+
+from condenset import kernels
+from condenset.kernels.block import MAX_WIDTH, first_block, norm_relu_pool
 
 # (channels, side of the map) -> module
 NORMS: dict[str, Callable[[int, int], nn.Module]] = {
@@ -50,8 +55,21 @@ class Block(nn.Module):
         self.activation = ACTIVATIONS[activation]()
         self.pool = POOLINGS[pooling]()
         self.size = size if pooling == "none" else size // 2
+        self.has_kernel = (norm, activation, pooling) == ("instance", "relu", "average")
+        self.is_first = kernel == 3 and in_channels in (1, 3) and out_channels <= MAX_WIDTH
 
     def forward(self, maps: Tensor) -> Tensor:
         """(N, in_channels, H, W) -> (N, out_channels, self.size, self.size)."""
+        if self.has_kernel and kernels.available_for_blocks(maps):
+            return self.fused(maps)
         maps = self.pool(self.activation(self.norm(self.conv(maps))))
         return maps
+
+    def fused(self, maps: Tensor) -> Tensor:
+        """The same by hand-written kernels; the convolution's bias has no effect before this norm."""
+        conv, norm = self.conv, self.norm
+        assert isinstance(norm, nn.GroupNorm)
+        if self.is_first and not conv.weight.requires_grad:
+            return first_block(maps, conv.weight, norm.weight, norm.bias, int(conv.padding[0]))
+        maps = maps.contiguous(memory_format=torch.channels_last)
+        return norm_relu_pool(F.conv2d(maps, conv.weight, padding=conv.padding), norm.weight, norm.bias)

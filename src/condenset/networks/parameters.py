@@ -45,15 +45,15 @@ class Parameters:
         self.num = sum(self.sizes)
         repeats = torch.tensor(self.sizes, device="cpu")
         bounds, fills = (torch.tensor([row[place] for row in self.rows], device="cpu") for place in (2, 3))
-        self._bounds = bounds.repeat_interleave(repeats).to(device)
-        self._fills = fills.repeat_interleave(repeats).to(device)
+        self._lows = (fills - bounds).repeat_interleave(repeats).to(device)
+        self._spans = (2 * bounds).repeat_interleave(repeats).to(device)
         # Batch norm keeps float32: its parameters go with its running statistics.
         norms = {name for name, module in network.named_modules() if isinstance(module, nn.BatchNorm2d)}
         self._kept = {row.name for row in self.rows if row.name.rpartition(".")[0] in norms}
 
     def initial(self, uniform_P: Tensor) -> Tensor:
         """(num,) a fresh network from uniforms in [0, 1): weights and biases in ±1/sqrt(fan_in), norms at 1 and 0."""
-        return (2 * uniform_P - 1) * self._bounds + self._fills
+        return torch.addcmul(self._lows, uniform_P, self._spans)
 
     def views(self, flat_P: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:
         """Every parameter by name, in the dtype to compute with, for `torch.func.functional_call`."""

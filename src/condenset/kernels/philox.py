@@ -1,0 +1,44 @@
+"""Philox4x32-10 in one launch: the same words as `condenset.draws.philox` gives."""
+
+import torch
+from torch import Tensor
+
+from condenset.kernels.runtime import jit, tl, triton
+
+BLOCK = 256
+
+
+@jit
+def _words(key, step, rows, out, num, UNIFORM: tl.constexpr, BLOCK: tl.constexpr):
+    """A row of `num` numbers, BLOCK counters of four words at a time."""
+    row = tl.program_id(0)
+    block = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    now = tl.load(step)
+    zero = block * 0
+    c0 = (zero + (now & 0xFFFFFFFF)).to(tl.uint32)
+    c1 = (zero + tl.load(rows + row)).to(tl.uint32)
+    c2 = (zero + (now >> 32)).to(tl.uint32)
+    k0 = (zero + tl.load(key)).to(tl.uint32)
+    k1 = (zero + tl.load(key + 1)).to(tl.uint32)
+    r0, r1, r2, r3 = tl.philox_impl(c0, c1, c2, block.to(tl.uint32), k0, k1, 10)
+    place = out + row.to(tl.int64) * num + block * 4
+    _store(place, r0, block * 4 < num, UNIFORM)
+    _store(place + 1, r1, block * 4 + 1 < num, UNIFORM)
+    _store(place + 2, r2, block * 4 + 2 < num, UNIFORM)
+    _store(place + 3, r3, block * 4 + 3 < num, UNIFORM)
+
+
+@jit
+def _store(place, words, there, UNIFORM: tl.constexpr):
+    if UNIFORM:
+        tl.store(place, (words >> 8).to(tl.float32) * 5.9604644775390625e-08, mask=there)  # 2**-24
+    else:
+        tl.store(place, words.to(tl.int64), mask=there)
+
+
+def words(key: Tensor, step: Tensor, rows: Tensor, num: int, *, uniform: bool) -> Tensor:
+    """(rows, num) words as int64, or uniforms in [0, 1) as float32."""
+    out = torch.empty(len(rows), num, dtype=torch.float32 if uniform else torch.int64, device=key.device)
+    grid = (len(rows), triton.cdiv(triton.cdiv(num, 4), BLOCK))
+    _words[grid](key, step, rows.contiguous(), out, num, UNIFORM=uniform, BLOCK=BLOCK)
+    return out
