@@ -15,8 +15,9 @@ from plain import tiny_data
 
 pytest.importorskip("triton")
 from condenset.kernels import augment as augment_kernel
-from condenset.kernels import block as block_kernel
 from condenset.kernels import philox as philox_kernel
+from condenset.kernels.first_block import first_block
+from condenset.kernels.norm_pool import norm_relu_pool
 
 KEY = draws.make_key(3, "test")
 
@@ -78,13 +79,13 @@ def test_blocks(in_channels: int, channels: int, size: int, padding: int) -> Non
     target = torch.randn(plain.shape)
     wanted = torch.autograd.grad((plain * target).sum(), (images, maps, gain, bias))
 
-    first = block_kernel.first_block(images, weight, gain.detach(), bias.detach(), padding)
+    first = first_block(images, weight, gain.detach(), bias.detach(), padding)
     torch.testing.assert_close(first, plain, atol=1e-5, rtol=1e-4)
     (grad,) = torch.autograd.grad((first * target).sum(), images)
     torch.testing.assert_close(grad, wanted[0], atol=1e-4, rtol=1e-3)
 
     leaf = maps.detach().requires_grad_()
-    later = block_kernel.norm_relu_pool(leaf, gain, bias)
+    later = norm_relu_pool(leaf, gain, bias)
     torch.testing.assert_close(later, plain, atol=1e-5, rtol=1e-4)
     found = torch.autograd.grad((later * target).sum(), (leaf, gain, bias))
     for mine, theirs in zip(found, wanted[1:], strict=True):
@@ -95,7 +96,7 @@ def test_statistics_survive_a_mean_far_from_zero() -> None:
     maps = 300 + 0.01 * torch.randn(2, 16, 12, 12)
     gain, bias = torch.ones(16), torch.zeros(16)
     plain = F.avg_pool2d(F.relu(F.group_norm(maps.double(), 16, gain.double(), bias.double())), 2)
-    torch.testing.assert_close(block_kernel.norm_relu_pool(maps, gain, bias).double(), plain, atol=2e-2, rtol=1e-2)
+    torch.testing.assert_close(norm_relu_pool(maps, gain, bias).double(), plain, atol=2e-2, rtol=1e-2)
 
 
 def test_a_matching_step_by_kernels_is_the_plain_step(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,8 +45,16 @@ def draw(uniform_GU: Tensor, operations: tuple[str, ...], size: int, *, shared: 
     """Turn NUM_UNIFORMS uniforms a group into its parameters; `shared` takes the first group's operation for all."""
     if kernels.available(uniform_GU):
         numbers = tuple(OPERATIONS.index(name) for name in operations)
-        limits = {"reach": crop_reach(size), "side": cutout_side(size), "max_angle": math.radians(MAX_DEGREES)}
-        drawn = augment_kernel.draw(uniform_GU, numbers, size, shared=shared, max_scale=MAX_SCALE, **limits)
+        drawn = augment_kernel.draw(
+            uniform_GU,
+            numbers,
+            size,
+            shared=shared,
+            reach=crop_reach(size),
+            side=cutout_side(size),
+            max_scale=MAX_SCALE,
+            max_angle=math.radians(MAX_DEGREES),
+        )
         return Transform(*drawn)
     choice = (uniform_GU[:1, 0].expand(len(uniform_GU)) if shared else uniform_GU[:, 0]) * len(operations)
     index_G = choice.long().clamp(max=len(operations) - 1)

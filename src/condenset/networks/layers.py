@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from condenset import kernels
-from condenset.kernels.block import MAX_WIDTH, first_block, norm_relu_pool
+from condenset.kernels.first_block import MAX_WIDTH, first_block
+from condenset.kernels.norm_pool import norm_relu_pool
 
 # (channels, side of the map) -> module
 NORMS: dict[str, Callable[[int, int], nn.Module]] = {
