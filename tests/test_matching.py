@@ -196,3 +196,18 @@ def test_last_layer_gradients_at_uniform_predictions_are_mean_features() -> None
     expected = mean_distance(real[None].float(), synthetic[None].float(), one.expand(1, 9) / 9, one.expand(1, 4) / 4)
     constant = ((1 - classes) / classes) ** 2 + (classes - 1) / classes**2
     torch.testing.assert_close(distance.float(), constant * expected[0])
+
+
+def test_classes_are_spread_evenly_over_the_chunks_that_memory_asks_for() -> None:
+    for bits in range(10, 30):
+        chunks = problem([40] * 7, Run(seed=3, place=CPU, memory=2**bits), batch=40).chunks
+        sizes = [len(chunk.classes_K) for chunk in chunks]
+        assert sum(sizes) == 7
+        assert len(sizes) == -(-7 // sizes[0])
+
+
+def test_more_memory_never_means_fewer_classes_together() -> None:
+    sizes = [len(problem([40] * 7, Run(place=CPU, memory=2**bits), batch=40).chunks) for bits in range(10, 34, 3)]
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[0] == 7
+    assert sizes[-1] == 1

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import json
 import os
+import shlex
+import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -15,6 +20,7 @@ from condenset.errors import UserError
 
 if TYPE_CHECKING:
     from condenset.plans import Plan, Wishes
+    from condenset.runs import Run
     from condenset.types import Splits
 
 app = typer.Typer(
@@ -40,13 +46,32 @@ Seed = Annotated[int | None, typer.Option(help="The same seed gives the same set
 Device = Annotated[str | None, typer.Option(help="cpu, cuda or mps (default: the best there is).")]
 Precision = Annotated[str | None, typer.Option(help="float32 or bfloat16 (default: bfloat16 on cuda, else float32).")]
 Nets = Annotated[int | None, typer.Option(help="Networks to train on each set.")]
-Epochs = Annotated[int | None, typer.Option(help="Epochs each network trains.")]
+Epochs = Annotated[
+    int | None, typer.Option(help="Epochs each network trains on a set (a whole dataset has a number of its own).")
+]
 Out = Annotated[Path | None, typer.Option(help="Folder of the run (default: a new one under runs/).")]
 Config = Annotated[Path | None, typer.Option(help="A recipe.toml to repeat; options given here win over it.")]
 DataDir = Annotated[Path | None, typer.Option(help="Where datasets lie (default: $CONDENSET_DATA or the cache).")]
 Size = Annotated[int | None, typer.Option(help="Resize images to this side (folders of images).")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for machines.")]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"condenset {version('condenset')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
 
 
 @app.command("run")
@@ -59,7 +84,9 @@ def run_command(
     lr: Lr = None,
     init: Init = None,
     allow_fewer: AllowFewer = False,
-    whole: Annotated[bool, typer.Option(help="Also train on the whole dataset, the upper bound.")] = True,
+    whole: Annotated[
+        bool | None, typer.Option(help="Also train on the whole dataset, the upper bound (default: yes).")
+    ] = None,
     nets: Nets = None,
     epochs: Epochs = None,
     seed: Seed = None,
@@ -137,20 +164,21 @@ def evaluate_command(
 ) -> None:
     """Train fresh networks on sets and test them on real images."""
     from condenset.engine import Place
-    from condenset.files import write_file
-    from condenset.runs import Run, writable
-    from condenset.workflow import evaluate_file
+    from condenset.runs import Run, probe
+    from condenset.workflow import evaluate_file, write_results
 
     if out and out.exists() and not overwrite:
         raise UserError(f"{out} exists already: choose another --out, or --overwrite it")
+    if out:
+        probe(out.parent)
     run = Run(seed=seed or 0, place=Place.best(device, precision))
-    fields, records = _given(network=network, nets=nets, epochs=epochs), []
+    fields, source = _given(network=network, nets=nets, epochs=epochs), _given(dataset=dataset, data_dir=data_dir)
+    source, load, records = source | _given(size=size), functools.cache(_load), []
     with _watched(run):
         for path in sets:
-            records.append(evaluate_file(path, run, _loader(data_dir, size), dataset, fields))
+            records.append(evaluate_file(path, run, load, fields, source))
             if out:
-                with writable(out):
-                    write_file(out, json.dumps(records, indent=1).encode() + b"\n")
+                write_results(out, records)
     _print_records(records, as_json)
 
 
@@ -162,10 +190,12 @@ def resume_command(
     as_json: AsJson = False,
 ) -> None:
     """Go on with a run that was stopped or killed, to the same result."""
-    from condenset import plans
+    from condenset import plans, runs
 
     if not (folder / "recipe.toml").is_file():
         raise UserError(f"{folder} is not a run: it has no recipe.toml")
+    with runs.writable(folder):
+        runs.sweep(folder)
     plan = plans.from_toml(folder / "recipe.toml")
     splits = _load(plan.dataset, data_dir or plan.data_dir, plan.size)
     if splits.train.fingerprint != plan.fingerprint:
@@ -216,13 +246,17 @@ def networks_command(as_json: AsJson = False) -> None:
 def data_list(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """List the known and the imported datasets, and which of them are here."""
     from condenset import data
+    from condenset.console import print_table
 
-    rows = []
-    for entry in data.describe(data_dir):
+    entries, rows = data.describe(data_dir), []
+    if as_json:
+        print(json.dumps([dataclasses.asdict(entry) for entry in entries], indent=1, default=str))
+        return
+    for entry in entries:
         counts = f"{entry.num_train} + {entry.num_test}" if entry.num_train else ""
         shape = "x".join(map(str, entry.shape))
         rows.append((entry.name, entry.title, counts, str(entry.num_classes or ""), shape, entry.state))
-    _print_rows(("dataset", "what it is", "train + test", "classes", "images", "state"), rows, as_json)
+    print_table(("dataset", "what it is", "train + test", "classes", "images", "state"), rows)
 
 
 @data_app.command("get")
@@ -238,7 +272,8 @@ def data_check(name: str, data_dir: DataDir = None, size: Size = None, as_json: 
     """Read a dataset whole and say what is in it."""
     from condenset import data
 
-    _print_facts(dataclasses.asdict(data.check_files(name, data_dir=data_dir, size=size)), as_json)
+    report = data.check_files(name, data_dir=data_dir, size=size)
+    print(json.dumps(dataclasses.asdict(report), indent=1) if as_json else report)
 
 
 @data_app.command("import")
@@ -260,14 +295,10 @@ def _given(**options: Any) -> dict[str, Any]:
     return {key: value for key, value in options.items() if value is not None}
 
 
-def _load(dataset: str, data_dir: Path | str | None, size: int | None) -> Splits:
+def _load(dataset: str, data_dir: Path | str | None = None, size: int | None = None) -> Splits:
     from condenset import data
 
     return data.load(dataset, data_dir=data_dir, size=size)
-
-
-def _loader(data_dir: Path | None, size: int | None) -> Any:
-    return lambda dataset: _load(dataset, data_dir, size)
 
 
 def _begin(
@@ -290,11 +321,13 @@ def _begin(
         raise UserError("which dataset? give a name ('condenset data list') or a path")
     kept = {key: getattr(base, key) for key in ("seed", "device", "precision", "size", "data_dir")} if base else {}
     settings = {**kept, **place, **_given(data_dir=str(data_dir.absolute()) if data_dir else None)}
-    settings["dataset"] = _anchored(dataset) if dataset else base.dataset if base else ""
+    settings["dataset"] = _anchored(dataset, settings.get("data_dir")) if dataset else base.dataset if base else ""
     chosen = Place.best(settings.get("device"), settings.get("precision"))
     settings |= {"device": str(chosen.device), "precision": chosen.precision}
     if overwrite and out is None:
         raise UserError("--overwrite needs --out: without it every run has a folder of its own")
+    if out:
+        runs.check_free(out, overwrite=overwrite)  # before the data are read, which may take long
     splits = _load(settings["dataset"], settings.get("data_dir"), settings.get("size"))
     plan = plans.make_plan(splits.train, wishes, base, **settings)
     folder = runs.new_folder(out or runs.free_name(Path("runs") / splits.train.name), overwrite=overwrite)
@@ -306,17 +339,13 @@ def _begin(
 def _go(plan: Plan, splits: Splits, folder: Path, as_json: bool) -> None:
     """Carry the plan out in its folder and say what came of it."""
     from condenset.engine import Place
-    from condenset.runs import Interrupted, Run
+    from condenset.runs import Run
     from condenset.workflow import execute
 
     run = Run(seed=plan.seed, place=Place.best(plan.device, plan.precision), folder=folder)
     print(f"{plan.dataset} on {run.place.hardware}, {run.place.precision}; all goes to {folder}", file=sys.stderr)
-    try:
-        with _watched(run):
-            records = execute(plan, splits, run)
-    except (Interrupted, KeyboardInterrupt):
-        print(f"stopped; go on with: condenset resume {folder}", file=sys.stderr)
-        raise SystemExit(130) from None
+    with _watched(run, f"; go on with: condenset resume {shlex.quote(str(folder))}"):
+        records = execute(plan, splits, run)
     _print_records(records, as_json)
     if not as_json:
         print(f"\npicture  {folder / 'grid.png'}\nset      {folder / 'condensed.safetensors'}")
@@ -324,17 +353,28 @@ def _go(plan: Plan, splits: Splits, folder: Path, as_json: bool) -> None:
             print(f"results  {folder / 'results.json'}")
 
 
-def _watched(run: Any) -> Any:
-    """Progress on, and Ctrl-C taken at a step's end."""
+@contextlib.contextmanager
+def _watched(run: Run, hint: str = "") -> Iterator[None]:
+    """Progress on, and Ctrl-C (or SIGTERM) taken at a step's end: exit code 130 (or 143)."""
     from condenset.console import Shown, interruptible
 
     run.progress = Shown()
-    return interruptible(run)
+    try:
+        with interruptible(run):
+            yield
+    except KeyboardInterrupt:
+        print(f"stopped{hint}", file=sys.stderr)
+        raise SystemExit(128 + (run.stop_requested or signal.SIGINT)) from None
 
 
-def _anchored(dataset: str) -> str:
-    """A path stays right when the run is resumed from another folder."""
-    return str(Path(dataset).absolute()) if os.sep in dataset or dataset.endswith(".npz") else dataset
+def _anchored(dataset: str, data_dir: str | None) -> str:
+    """A path stays right when the run is resumed from another folder; a name stays a name."""
+    from condenset.data.imported import imported_names
+    from condenset.data.sources import data_folder, find_source
+
+    path = Path(dataset).expanduser()
+    named = os.sep not in dataset and (find_source(dataset) or dataset in imported_names(data_folder(data_dir)))
+    return dataset if named or not path.exists() else str(path.absolute())
 
 
 def _print_records(records: list[dict[str, Any]], as_json: bool) -> None:
@@ -346,11 +386,11 @@ def _print_records(records: list[dict[str, Any]], as_json: bool) -> None:
         print_scores(records)
 
 
-def _print_rows(columns: tuple[str, ...], rows: Any, as_json: bool) -> None:
+def _print_rows(columns: tuple[str, str, str], rows: list[tuple[str, str, str]], as_json: bool) -> None:
     from condenset.console import print_table
 
     if as_json:
-        print(json.dumps([dict(zip(columns, row, strict=True)) for row in rows], indent=1))
+        print(json.dumps([dict(zip(("name", "about", "options"), row, strict=True)) for row in rows], indent=1))
     else:
         print_table(columns, rows)
 
@@ -367,6 +407,7 @@ def main(arguments: list[str] | None = None) -> None:
     """The entry point: a user's mistake is one line and exit code 2, a bug a traceback."""
     try:
         status = typer.main.get_command(app).main(arguments, prog_name="condenset", standalone_mode=False)
+        sys.stdout.flush()  # here, where a reader that has gone is no surprise
     except UserError as error:
         _fail(str(error))
     except KeyboardInterrupt:
@@ -384,6 +425,7 @@ def main(arguments: list[str] | None = None) -> None:
     raise SystemExit(status if isinstance(status, int) else 0)
 
 
-def _fail(message: str) -> None:
-    print(f"condenset: {' '.join(message.split())}", file=sys.stderr)
+def _fail(message: str) -> NoReturn:
+    if message:  # without one the parser has printed the help
+        print(f"condenset: {' '.join(message.split())}", file=sys.stderr)
     raise SystemExit(2)

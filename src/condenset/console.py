@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from condenset.runs import Silent
 
@@ -26,15 +27,16 @@ class Shown(Silent):
     """A bar on a terminal with rate, loss and time left; elsewhere a line only for what takes long."""
 
     def __init__(self) -> None:
-        self.console = Console(stderr=True)
+        self.terminal = sys.stderr.isatty()
+        self.console = Console(stderr=True, markup=False, highlight=False)
         self.bar: Progress | None = None
         self.task: TaskID | None = None
 
     def start(self, text: str, total: int, done: int = 0) -> None:
         self.text, self.total, self.first, self.began, self.told = text, total, done, time.monotonic(), False
-        if self.console.is_terminal:
+        if self.terminal:
             self.bar = Progress(
-                TextColumn("{task.description}"),
+                TextColumn("{task.description}", markup=False),
                 BarColumn(),
                 TaskProgressColumn(),
                 TextColumn("{task.fields[rate]}"),
@@ -54,7 +56,8 @@ class Shown(Silent):
         left = (self.total - done) / rate if rate else 0.0
         if not self.told and seconds > 5 and left > LONG:
             self.told = True
-            self.console.print(f"{self.text}: about {span(left)} to go at this rate ({rate:.3g} steps a second)")
+            line = f"{self.text}: about {span(left)} to go at this rate ({rate:.3g} steps a second)"
+            self.console.print(line, soft_wrap=True)
 
     def stop(self) -> None:
         if self.bar is not None:
@@ -67,9 +70,9 @@ def interruptible(run: Run) -> Iterator[None]:
     """The first Ctrl-C (or SIGTERM) inside a loop asks it to stop at a step's end; a second one stops at once."""
 
     def handler(number: int, frame: FrameType | None) -> None:
-        if not run.listening or run.stop_requested:
+        asked, run.stop_requested = run.stop_requested, number
+        if asked or not run.listening:
             raise KeyboardInterrupt
-        run.stop_requested = True
         print("\nstopping after this step …", file=sys.stderr, flush=True)
 
     before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -92,7 +95,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     if sys.stdout.isatty():
         table = Table(*columns)
         for row in rows:
-            table.add_row(*row)
+            table.add_row(*map(Text, row))  # as it is: brackets are no markup
         Console().print(table)
         return
     widths = [max(len(row[place]) for row in (columns, *rows)) for place in range(len(columns))]
@@ -107,6 +110,8 @@ def print_scores(records: Sequence[Mapping[str, Any]]) -> None:
         scored = "accuracy_mean" in record
         accuracy = f"{100 * record['accuracy_mean']:.1f} ± {100 * record['accuracy_std']:.1f}" if scored else "-"
         nets = f"{len(record['accuracies'])} × {record['network']}" if scored else str(record["network"] or "-")
-        seconds = [f"{record[key]:.1f}" if key in record else "-" for key in ("condense_seconds", "evaluate_seconds")]
-        rows.append((record["method"], str(record["ipc"] or "all"), accuracy, nets, *seconds))
-    print_table(("method", "ipc", "accuracy %", "networks", "condense s", "evaluate s"), rows)
+        spent = [record.get(key) for key in ("condense_seconds", "evaluate_seconds")]
+        seconds = [f"{value:.1f}" if value else "-" for value in spent]
+        number = record["ipc"] or ("all" if record["method"] == "whole" else "-")
+        rows.append((str(record["method"] or "-"), str(number), accuracy, nets, *seconds))
+    print_table(("method", "images a class", "accuracy %", "networks", "condense s", "evaluate s"), rows)

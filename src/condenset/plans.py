@@ -10,6 +10,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from condenset import networks
 from condenset.errors import UserError, check, check_choice
 from condenset.methods.common import images_per_class
@@ -51,7 +53,14 @@ class Plan:
     fingerprint: str = ""
 
     def __post_init__(self) -> None:
+        for name in ("dataset", "device", "precision", "data_dir", "fingerprint"):
+            value = getattr(self, name)
+            check(isinstance(value, str) or (name, value) == ("data_dir", None), f"{name} must be text", value)
         check(isinstance(self.seed, int) and not isinstance(self.seed, bool), "seed must be a whole number", self.seed)
+        check(bool(self.made), "a run must have at least one job", list(self.jobs))
+        names = [job.name for job in self.jobs]
+        twice = [name for name in names if names.count(name) > 1]
+        check(not twice, "jobs must differ in method or ipc", twice)
 
     @property
     def made(self) -> list[Job]:
@@ -66,26 +75,44 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class Wishes:
-    """What the user asked for, before presets: the fields given and nothing else."""
+    """What the user asked for, before presets: the fields given and nothing else; what can be refused at once, is."""
 
     methods: tuple[str, ...] = ()
     ipcs: tuple[int, ...] = ()
     recipe: dict[str, Any] = field(default_factory=dict)
     protocol: dict[str, Any] = field(default_factory=dict)
     evaluate: bool = True
-    whole: bool = True
+    whole: bool | None = None  # score the whole dataset too; None: as the config file has it, else yes
+
+    def __post_init__(self) -> None:
+        taken = {name for method in self.methods for name in _names(method)} | self.protocol.keys()
+        for key in self.recipe if self.methods else ():
+            check_choice(f"an option of {', '.join(self.methods)}", key, sorted(taken))
+        for method in self.methods:
+            fields = {key: value for key, value in self.recipe.items() if key in _names(method)}
+            for ipc in self.ipcs or (1,):
+                make_recipe(method, ipc=ipc, name="", size=0, **fields)
+        make_protocol(name="", **self.protocol)
+        for fields in (self.recipe, self.protocol):
+            networks.title(fields.get("network", "convnet"))
 
 
 def make_plan(data: ImageData, wishes: Wishes, base: Plan | None = None, **fields: Any) -> Plan:
     """Presets, then the plan of a config file (`base`), then the wishes; what cannot work is refused now."""
+    if base and base.fingerprint not in ("", data.fingerprint) and base.dataset == fields["dataset"]:
+        raise UserError(
+            f"{base.dataset} is no longer the data that the config file is of: to run on what it is now, take the "
+            "line 'fingerprint' out of the file"
+        )
     jobs = []
     for method, ipc in _pairs(wishes, base):
-        given = {**_known(base, method, ipc), **_taken_by(method, wishes.recipe), "ipc": ipc}
+        taken = {key: value for key, value in wishes.recipe.items() if key in _names(method)}
+        given = {**_known(base, method, ipc), **taken, "ipc": ipc}
         jobs.append(Job(method=method, recipe=make_recipe(method, name=data.name, size=data.size, **given)))
     protocol = whole = None
     if wishes.evaluate:
         protocol = make_protocol(name=data.name, **{**_fields(base.protocol if base else None), **wishes.protocol})
-    if wishes.evaluate and (base.whole if base else wishes.whole):
+    if wishes.evaluate and (wishes.whole if wishes.whole is not None else base is None or base.whole):
         given = {key: value for key, value in wishes.protocol.items() if key != "epochs"}
         whole = make_protocol(name=data.name, whole=True, **{**_fields(base.whole if base else None), **given})
         jobs.append(Job(method=WHOLE))
@@ -98,8 +125,9 @@ def check_plan(plan: Plan, data: ImageData) -> None:
     """Refuse now what would fail after hours: networks that do not fit the images, sets larger than a class."""
     specs = [getattr(job.recipe, "network", None) for job in plan.jobs]
     specs += [protocol.network for protocol in (plan.protocol, plan.whole) if protocol]
-    for spec in dict.fromkeys(spec for spec in specs if spec):
-        networks.build(spec, channels=data.channels, size=data.size, num_classes=data.num_classes)
+    with torch.device("meta"):  # only to see that they can be built
+        for spec in dict.fromkeys(spec for spec in specs if spec):
+            networks.build(spec, channels=data.channels, size=data.size, num_classes=data.num_classes)
     for job in plan.jobs:
         if job.recipe:
             images_per_class(data, job.recipe)
@@ -107,7 +135,8 @@ def check_plan(plan: Plan, data: ImageData) -> None:
 
 def to_toml(plan: Plan) -> str:
     """The plan as recipe.toml."""
-    lines = [f"# condenset {version('condenset')}: 'condenset run --config' with this file repeats the run"]
+    command = "run" if plan.protocol else "condense"
+    lines = [f"# condenset {version('condenset')}: 'condenset {command} --config' with this file repeats the run"]
     plain = ("dataset", "seed", "device", "precision", "size", "data_dir", "fingerprint")
     lines += _lines({name: getattr(plan, name) for name in plain})
     for job in plan.made:
@@ -124,7 +153,7 @@ def from_toml(path: Path) -> Plan:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UserError(f"{path} is not TOML: {error}") from None
     try:
         return _from_table(table)
@@ -137,13 +166,20 @@ def from_toml(path: Path) -> Plan:
 def _from_table(table: dict[str, Any]) -> Plan:
     for key in table:
         check_choice("a key of the recipe", key, [f.name for f in dataclasses.fields(Plan)])
-    rows = [dict(row) for row in table.pop("jobs")]
-    jobs = [Job(method=row["method"], recipe=make_recipe(row.pop("method"), name="", size=0, **row)) for row in rows]
-    for name in ("protocol", "whole"):
-        table[name] = make_protocol(name="", **table[name]) if name in table else None
+    name = table["dataset"]
+    jobs = [_job(dict(row), name) for row in table.pop("jobs")]
+    for key in ("protocol", "whole"):
+        table[key] = make_protocol(name=name, whole=key == "whole", **table[key]) if key in table else None
     if table["whole"]:
         jobs.append(Job(method=WHOLE))
     return Plan(jobs=tuple(jobs), **table)
+
+
+def _job(row: dict[str, Any], dataset: str) -> Job:
+    method = row.pop("method")
+    for key in row:
+        check_choice(f"an option of {method}", key, sorted(_names(method)))
+    return Job(method=method, recipe=make_recipe(method, name=dataset, size=0, **row))
 
 
 def _pairs(wishes: Wishes, base: Plan | None) -> list[tuple[str, int]]:
@@ -164,11 +200,10 @@ def _known(base: Plan | None, method: str, ipc: int) -> dict[str, Any]:
     return _fields(next((recipe for recipe in recipes if recipe.ipc == ipc), recipes[0] if recipes else None))
 
 
-def _taken_by(method: str, fields: dict[str, Any]) -> dict[str, Any]:
-    """Of the fields given for all methods, those this one has: random has no iterations."""
+def _names(method: str) -> set[str]:
+    """The fields that a method's recipe has: random has no iterations."""
     check_choice("method", method, RECIPES)
-    names = {each.name for each in dataclasses.fields(RECIPES[method])}
-    return {key: value for key, value in fields.items() if key in names}
+    return {each.name for each in dataclasses.fields(RECIPES[method])}
 
 
 def _fields(record: Recipe | Protocol | None) -> dict[str, Any]:
@@ -176,4 +211,6 @@ def _fields(record: Recipe | Protocol | None) -> dict[str, Any]:
 
 
 def _lines(values: dict[str, Any]) -> list[str]:
-    return [f"{key} = {json.dumps(value)}" for key, value in values.items() if value is not None]
+    # JSON's numbers and text are TOML's too, but for the escapes of what lies beyond 16 bits, and DEL.
+    texts = {key: json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f") for key, value in values.items()}
+    return [f"{key} = {text}" for key, text in texts.items() if text != "null"]

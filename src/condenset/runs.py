@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
+import math
+import re
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,10 +18,19 @@ from torch import Tensor
 
 from condenset.engine.place import Place
 from condenset.errors import UserError
-from condenset.files import read_tensors, write_file, write_tensors
+from condenset.files import read_tensors, write_tensors
 
 CHECKPOINT_SECONDS = 30.0
 SETTLE_SECONDS = 0.5  # between two looks at the device
+FILES = (  # of a run's folder, beside sets/
+    "results.json",
+    "condensed.safetensors",
+    "condensed.png",  # the picture that `show` draws
+    "grid.png",
+    "events.jsonl",
+    "checkpoint",
+    "recipe.toml",  # removed last: it is what makes a folder a run's
+)
 
 
 class Interrupted(KeyboardInterrupt):
@@ -50,8 +61,9 @@ class Run:
     recipe: Mapping[str, Any] = field(default_factory=dict)
     progress: Silent = field(default_factory=Silent)
     chunk: int | None = None  # classes that pass together; None: as many as fit
+    memory: int | None = None  # bytes that they may take; None: what keeps the device busy
     listening: bool = False  # a loop is under way that looks at stop_requested
-    stop_requested: bool = False
+    stop_requested: int = 0  # the number of the signal that asked for it
     seconds_before: float = 0.0  # spent on this job before a resume
     _last_save: float = field(default_factory=time.monotonic)
 
@@ -64,7 +76,8 @@ class Run:
         if self.folder is None:
             return
         line = json.dumps({"event": kind, "job": self.job, "time": round(time.time(), 3), **values})
-        with open(self.folder / "events.jsonl", "a", encoding="utf-8") as file:
+        path = self.folder / "events.jsonl"
+        with writable(path), path.open("a", encoding="utf-8") as file:
             file.write(line + "\n")
 
     def events(self, kind: str) -> list[dict[str, Any]]:
@@ -73,19 +86,21 @@ class Run:
         if path is None or not path.exists():
             return []
         found = []
-        for line in path.read_text(encoding="utf-8").splitlines():
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
             with contextlib.suppress(json.JSONDecodeError):
                 event = json.loads(line)
-                if event.get("event") == kind and event.get("job") == self.job:
+                if isinstance(event, dict) and (event.get("event"), event.get("job")) == (kind, self.job):
                     found.append(event)
         return found
 
     def checkpoint(self, step: int, seconds: float, state: Mapping[str, Tensor], *, force: bool = False) -> None:
-        """Save the whole state of the job, if it is time to."""
+        """Save the whole state of the job, if it is time to and all of it is finite."""
         if self.checkpoint_path is None or not (force or time.monotonic() - self._last_save >= CHECKPOINT_SECONDS):
             return
+        _check_finite(self, state, step)
         meta = {"job": self.job, "recipe": dict(self.recipe), "seed": self.seed, "step": step, "seconds": seconds}
-        write_tensors(self.checkpoint_path, state, {"checkpoint": json.dumps(meta)})
+        with writable(self.checkpoint_path):
+            write_tensors(self.checkpoint_path, state, {"checkpoint": json.dumps(meta)})
         self._last_save = time.monotonic()
 
     def restore(self, state: Mapping[str, Tensor]) -> int:
@@ -96,7 +111,7 @@ class Run:
         tensors, metadata = read_tensors(path)
         try:
             meta = json.loads(metadata["checkpoint"])
-            job, recipe, seed = meta["job"], meta["recipe"], meta["seed"]
+            job, recipe, seed = meta["job"], dict(meta["recipe"]), meta["seed"]
             step, seconds = int(meta["step"]), float(meta["seconds"])
         except (KeyError, TypeError, ValueError):
             raise UserError(f"{path} is not a checkpoint; delete it to start this job again") from None
@@ -105,7 +120,8 @@ class Run:
         mine = json.loads(json.dumps(dict(self.recipe)))
         if recipe != mine or seed != self.seed:
             names = sorted(k for k in {*recipe, *mine} if recipe.get(k) != mine.get(k)) or ["seed"]
-            raise UserError(f"{path} belongs to another recipe ({', '.join(names)} differ); use another --out")
+            differ = "it differs in " + ", ".join(names)
+            raise UserError(f"{path} belongs to another recipe ({differ}); delete it to start this job again")
         shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
         if {name: tuple(tensor.shape) for name, tensor in tensors.items()} != shapes:
             raise UserError(f"{path} holds other tensors than this job; delete it to start this job again")
@@ -130,6 +146,8 @@ def iterate(
     """
     clock = time.monotonic()
     first = run.restore(state)
+    if not 0 <= first <= iterations:
+        raise UserError(f"{run.checkpoint_path} must stand at one of {iterations} iterations, but got {first}")
     step = prepare()
     losses = state["losses"]
     run.progress.start(text, iterations, first)
@@ -139,15 +157,15 @@ def iterate(
     def settle(done: int) -> None:
         nonlocal checked, due
         values = losses.index_select(0, torch.arange(checked, done, device=losses.device) % len(losses)).tolist()
-        for number, value in enumerate(values, start=checked):
-            if value != value or value in (float("inf"), float("-inf")):
-                raise UserError(_diverged(run, number))
+        for number, value in enumerate(values, start=checked + 1):
+            if not math.isfinite(value):
+                raise UserError(_diverged(run, f"the loss is no longer a number at iteration {number}"))
         seconds = run.seconds_before + time.monotonic() - clock
         if values:
             run.event("step", step=done, loss=values[-1], seconds=round(seconds, 3))
             run.progress.update(done, f"loss {values[-1]:.4g}")
         checked = done
-        stopping = run.stop_requested
+        stopping = bool(run.stop_requested)
         run.checkpoint(done, seconds, state, force=stopping)
         if stopping:
             raise Interrupted
@@ -159,18 +177,25 @@ def iterate(
             if time.monotonic() >= due or i + 1 - checked == len(losses) or run.stop_requested:
                 settle(i + 1)
         settle(iterations)
+        _check_finite(run, state, iterations)
     finally:
         run.listening = False
         run.progress.stop()
     return run.seconds_before + time.monotonic() - clock
 
 
-def _diverged(run: Run, number: int) -> str:
-    message = f"the loss is no longer a number at iteration {number}: a smaller lr may help"
-    path = run.checkpoint_path
+def _check_finite(run: Run, state: Mapping[str, Tensor], step: int) -> None:
+    """A finite loss can still have left NaN behind: the next one would be it."""
+    if not all(math.isfinite(tensor.sum()) for tensor in state.values()):  # a sum needs no memory, and keeps NaN
+        raise UserError(_diverged(run, f"the images are no longer numbers after iteration {step}"))
+
+
+def _diverged(run: Run, what: str) -> str:
+    message, path = f"{what}: a smaller lr may help", run.checkpoint_path
     if path is not None and path.exists():
         meta = json.loads(read_tensors(path)[1]["checkpoint"])
-        return f"{message}; the last good checkpoint is {path} (iteration {meta['step']})"
+        if meta["job"] == run.job:
+            return f"{message}; the last good checkpoint is {path} (after iteration {meta['step']})"
     return f"{message}; there is no checkpoint yet"
 
 
@@ -185,29 +210,61 @@ def writable(path: Path) -> Iterator[None]:
 
 def new_folder(out: Path, *, overwrite: bool) -> Path:
     """Make a run's folder; one with an earlier run in it is kept, unless asked."""
+    check_free(out, overwrite=overwrite)
     with writable(out):
-        if out.is_dir() and any(out.iterdir()):
-            if not overwrite:
-                hint = f"go on with 'condenset resume {out}', " if (out / "recipe.toml").exists() else ""
-                raise UserError(f"{out} is not empty: {hint}choose another --out, or --overwrite it")
-            if not (out / "recipe.toml").exists():
-                raise UserError(
-                    f"{out} is not empty and not a run of condenset: it is not overwritten; choose another --out"
-                )
+        if out.is_dir():
             _clear(out)
-        out.mkdir(parents=True, exist_ok=True)
-        probe = out / f".probe-{os.getpid()}"
-        write_file(probe, b"")
-        probe.unlink()
+        probe(out)
     return out
+
+
+def probe(folder: Path) -> None:
+    """Make a folder, if it is not there, and see now whether it can be written to."""
+    with writable(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+
+
+def check_free(out: Path, *, overwrite: bool) -> None:
+    """Refuse a folder that holds an earlier run, unless it may be overwritten, or anything else, in any case."""
+    with writable(out):
+        if not out.is_dir() or not set(out.iterdir()) - set(_leftovers(out)):
+            return
+    if not _is_run(out):
+        raise UserError(f"{out} is not empty and not a run of condenset: choose another --out")
+    if not overwrite:
+        hint = f"go on with 'condenset resume {out}', choose another --out, or --overwrite it"
+        raise UserError(f"{out} holds a run already: {hint}")
+
+
+def _is_run(folder: Path) -> bool:
+    """Whether the folder holds a recipe that condenset wrote: somebody else's may be one for soup."""
+    path = folder / "recipe.toml"
+    with writable(folder):
+        return path.is_file() and path.read_bytes().startswith(b"# condenset ")
 
 
 def _clear(folder: Path) -> None:
     """Remove what a run writes, and nothing else."""
-    for name in ("results.json", "condensed.safetensors", "grid.png", "events.jsonl", "checkpoint", "recipe.toml"):
-        (folder / name).unlink(missing_ok=True)
+    sweep(folder)
     for path in (folder / "sets").glob("*.safetensors"):
-        path.unlink()
+        if re.fullmatch(r"\w+-\d+", path.stem):  # METHOD-IPC
+            path.unlink()
+    with contextlib.suppress(OSError):  # not there, or something else is in it
+        (folder / "sets").rmdir()
+    for name in FILES:
+        (folder / name).unlink(missing_ok=True)
+
+
+def sweep(folder: Path) -> None:
+    """Remove the temporary files that a kill left behind."""
+    for path in _leftovers(folder):
+        path.unlink(missing_ok=True)
+
+
+def _leftovers(folder: Path) -> list[Path]:
+    patterns = [f".{name}.*.tmp" for name in FILES] + ["sets/.*.safetensors.*.tmp"]
+    return [path for pattern in patterns for path in folder.glob(pattern)]
 
 
 def free_name(folder: Path) -> Path:

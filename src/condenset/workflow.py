@@ -9,29 +9,31 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from condenset.errors import UserError
+from condenset.errors import UserError, check
 from condenset.evaluation import protocol_for, score
 from condenset.files import write_file
 from condenset.methods import METHODS
-from condenset.plans import WHOLE, Job, Plan
+from condenset.plans import WHOLE, Job, Plan, from_toml
 from condenset.report.grid import save_grid
 from condenset.runs import Run, writable
 from condenset.types import CondensedSet, Scores, Splits
 
+SCORED = ("method", "ipc", "network", "accuracy_mean", "accuracy_std", "accuracies")  # what a table needs of a record
+
 
 def execute(plan: Plan, splits: Splits, run: Run) -> list[dict[str, Any]]:
     """Do every job that is not done yet; give the records of all, which results.json holds too."""
-    records: list[dict[str, Any]] = []
     done = {(record["method"], record["ipc"]): record for record in read_results(run.folder)}
-    for job in plan.jobs:
-        record = done.get((job.method, job.ipc)) or _do(plan, job, splits, run)
-        records.append(record)
-        if run.folder and plan.protocol:
-            with writable(run.folder):
-                write_file(run.folder / "results.json", json.dumps(records, indent=1).encode() + b"\n")
+    keys = [(job.method, job.ipc) for job in plan.jobs]
+    for key, job in zip(keys, plan.jobs, strict=True):
+        if key not in done:
+            done[key] = _do(plan, job, splits, run)
+            if run.folder and plan.protocol:
+                write_results(run.folder / "results.json", [done[key] for key in keys if key in done])
     if run.folder:
-        _picture(plan, run.folder)
-    return records
+        run.drop_checkpoint()  # a kill may have come between the last set and this
+        _picture(plan, run.folder / "grid.png")
+    return [done[key] for key in keys]
 
 
 def _do(plan: Plan, job: Job, splits: Splits, run: Run) -> dict[str, Any]:
@@ -48,10 +50,15 @@ def _do(plan: Plan, job: Job, splits: Splits, run: Run) -> dict[str, Any]:
 def _condensed(plan: Plan, job: Job, splits: Splits, run: Run) -> CondensedSet:
     """The job's set: read if it is there, else made and saved."""
     path = plan.set_path(job, run.folder) if run.folder else None
-    if path and path.exists():
-        return CondensedSet.load(path)
     assert job.recipe is not None
-    run.recipe = dataclasses.asdict(job.recipe) | {"method": job.method, "fingerprint": plan.fingerprint}
+    recipe = dataclasses.asdict(job.recipe)
+    if path and path.exists():
+        small = CondensedSet.load(path)
+        about = {key: small.provenance.get(key) for key in ("recipe", "seed", "fingerprint")}
+        if about != {"recipe": recipe, "seed": plan.seed, "fingerprint": plan.fingerprint}:
+            raise UserError(f"{path} belongs to another recipe; move it away to make this job's set")
+        return small
+    run.recipe = recipe | {"method": job.method, "fingerprint": plan.fingerprint}
     run.seconds_before = 0.0
     small = METHODS[job.method](splits.train, job.recipe, run)
     if path:
@@ -64,23 +71,23 @@ def _condensed(plan: Plan, job: Job, splits: Splits, run: Run) -> CondensedSet:
 def _record(dataset: str, small: CondensedSet | None, scores: Scores | None, run: Run) -> dict[str, Any]:
     """One row of results.json; without a set it is the whole dataset's."""
     about: Mapping[str, Any] = small.provenance if small else {"method": WHOLE, "seconds": 0.0}
-    recipe = about.get("recipe", {})
-    record: dict[str, Any] = {
+    recipe, seconds = about.get("recipe", {}), about.get("seconds")
+    accuracy: dict[str, Any] = {}
+    if scores:
+        accuracy = {
+            "accuracy_mean": scores.mean,
+            "accuracy_std": scores.std,
+            "accuracies": list(scores.accuracies),
+        }
+    return {
         "dataset": dataset,
         "method": about.get("method"),
         "ipc": recipe.get("ipc"),
         "seed": run.seed,
         "network": scores.protocol["network"] if scores else recipe.get("network"),
-    }
-    if scores:
-        record |= {
-            "accuracy_mean": scores.mean,
-            "accuracy_std": scores.std,
-            "accuracies": list(scores.accuracies),
-            "evaluate_seconds": round(scores.seconds, 3),
-        }
-    return record | {
-        "condense_seconds": about.get("seconds"),
+        **accuracy,
+        "condense_seconds": seconds if isinstance(seconds, (int, float)) else None,
+        **({"evaluate_seconds": round(scores.seconds, 3)} if scores else {}),
         "peak_memory_bytes": about.get("peak_memory_bytes", run.place.peak_memory()),
         "iterations": recipe.get("iterations", 0),
         "device": str(run.place.device),
@@ -88,11 +95,19 @@ def _record(dataset: str, small: CondensedSet | None, scores: Scores | None, run
     }
 
 
-def _picture(plan: Plan, folder: Path) -> None:
-    """grid.png: the sets that were learned (or chosen, where none was), side by side."""
+def _picture(plan: Plan, path: Path) -> None:
+    """The sets that were learned (or chosen, where none was), side by side; drawn once."""
+    if path.exists():
+        return
     shown = [job for job in plan.made if job.method != "random"] or plan.made
-    with writable(folder):
-        save_grid([CondensedSet.load(plan.set_path(job, folder)) for job in shown], folder / "grid.png")
+    with writable(path):
+        save_grid([CondensedSet.load(plan.set_path(job, path.parent)) for job in shown], path)
+
+
+def write_results(path: Path, records: list[dict[str, Any]]) -> None:
+    """Records as a JSON file, whole or not at all."""
+    with writable(path):
+        write_file(path, json.dumps(records, indent=1).encode() + b"\n")
 
 
 def read_results(folder: Path | None) -> list[dict[str, Any]]:
@@ -102,9 +117,11 @@ def read_results(folder: Path | None) -> list[dict[str, Any]]:
         return []
     try:
         records: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
-        _ = [(record["method"], record["ipc"]) for record in records]
-    except (ValueError, TypeError, KeyError):
-        raise UserError(f"{path} is not a list of results; move it away") from None
+        whole = isinstance(records, list) and all(set(SCORED) <= set(record) for record in records)
+    except (ValueError, TypeError, RecursionError):
+        whole = False
+    if not whole:
+        raise UserError(f"{path} is not a list of results; move it away")
     return records
 
 
@@ -115,16 +132,33 @@ def find_set(path: Path) -> tuple[CondensedSet, Path]:
 
 
 def evaluate_file(
-    path: Path, run: Run, load: Callable[[str], Splits], dataset: str | None, fields: dict[str, Any]
+    path: Path, run: Run, load: Callable[..., Splits], fields: dict[str, Any], source: dict[str, Any]
 ) -> dict[str, Any]:
-    """Score a set file on the test images of its own dataset, or of the one given; a record like a run's."""
+    """Score a set file on the test images of its own dataset, or of another; a record like a run's.
+
+    source: what was given of load's dataset, data_dir and size; fields: of the protocol's.
+    """
     small, file = find_set(path)
-    dataset = dataset or small.provenance.get("dataset")
-    if not dataset:
-        raise UserError(f"{file} does not say which dataset it is of: give --dataset")
-    test = load(dataset).test
+    given = "dataset" in source
+    source = source if given else {**_origin(small, file), **source}
+    check(bool(source["dataset"]), f"{file} does not say which dataset it is of: give --dataset", source["dataset"])
+    try:
+        test = load(**source).test
+    except UserError as error:
+        raise error if given else UserError(f"{error}; or give --dataset") from None
+    protocol = protocol_for(small, test, **fields)
     run.place.reset_peak_memory()
-    return _record(dataset, small, score(small, test, protocol_for(small, test, **fields), run, file.name), run)
+    return _record(source["dataset"], small, score(small, test, protocol, run, f"{file}: testing"), run)
+
+
+def _origin(small: CondensedSet, file: Path) -> dict[str, Any]:
+    """Where the data of a set file are: its run's recipe says it best, its own provenance has the name alone."""
+    for folder in (file.parent, file.parent.parent):
+        if (folder / "recipe.toml").is_file():
+            plan = from_toml(folder / "recipe.toml")
+            if plan.fingerprint == small.provenance.get("fingerprint"):
+                return {"dataset": plan.dataset, "data_dir": plan.data_dir, "size": plan.size}
+    return {"dataset": small.provenance.get("dataset")}
 
 
 def summary(small: CondensedSet) -> dict[str, Any]:

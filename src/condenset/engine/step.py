@@ -47,11 +47,14 @@ def forward_of(network: nn.Module, place: Place) -> Callable[[dict[str, Tensor],
         out: Tensor = functional_call(network, views, (images,))
         return out
 
+    return forward if by_hand(network, place) else compiled(forward, place)
+
+
+def by_hand(network: nn.Module, place: Place) -> bool:
+    """Whether kernels of our own do all of the network's blocks here."""
     blocks = [module for module in network.modules() if isinstance(module, Block)]
-    by_hand = bool(blocks) and all(block.has_kernel for block in blocks)
-    if by_hand and kernels.available_for_blocks(torch.empty(0, device=place.device, dtype=place.dtype)):
-        return forward
-    return compiled(forward, place)
+    maps = torch.empty(0, device=place.device, dtype=place.dtype)
+    return bool(blocks) and all(block.has_kernel for block in blocks) and kernels.available_for_blocks(maps)
 
 
 def accelerate(step: Callable[[], None], state: Sequence[Tensor], place: Place) -> Callable[[], None]:

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from condenset import augment, draws, networks
 from condenset.data.store import ClassStore
-from condenset.engine.step import accelerate, forward_of
+from condenset.engine.memory import classes_together
+from condenset.engine.step import accelerate, by_hand, forward_of
 from condenset.errors import UserError
 from condenset.methods.common import finished, images_per_class
 from condenset.recipes import MatchingRecipe
@@ -81,11 +82,7 @@ class Matching:
         self.network = networks.headless(networks.batch_statistics(network))
         self.parameters = networks.Parameters(self.network, device)
         self.forward = forward_of(self.network, run.place)
-        self.chunks = self._split(data, counts, run.chunk or data.num_classes)
-        if networks.uses_batch_norm(network) and len(self.chunks) > 1:
-            raise UserError(
-                f"batch norm needs all {data.num_classes} classes in one pass, but got chunks of {run.chunk}"
-            )
+        self.chunks = self._split(data, counts, self._classes_together(data, max(counts)))
 
         self.images_KICHW = self._initial(data, max(counts))
         self.velocity = torch.zeros_like(self.images_KICHW)
@@ -108,6 +105,24 @@ class Matching:
             index = [None if w is None else w.flatten().nonzero()[:, 0] for w in weights]
             chunks.append(Chunk(rows, torch.arange(rows.start, rows.stop, device=device), *weights, *index))
         return chunks
+
+    def _classes_together(self, data: ImageData, synthetic: int) -> int:
+        """How many classes pass together: all with batch norm, else what was asked for or what fits."""
+        run, num = self.run, data.num_classes
+        if networks.uses_batch_norm(self.network):
+            if run.chunk is not None and run.chunk < num:
+                raise UserError(f"batch norm needs all {num} classes in one pass, but got chunks of {run.chunk}")
+            return num
+        fitting = run.chunk or classes_together(
+            self.network,
+            run.place,
+            (data.channels, data.size, data.size),
+            real=self.batch,
+            synthetic=synthetic,
+            by_hand=by_hand(self.network, run.place),
+            memory=run.memory,
+        )
+        return -(-num // -(-num // fitting))  # as even as can be
 
     def _initial(self, data: ImageData, num: int) -> Tensor:
         device = self.run.place.device

@@ -33,21 +33,24 @@ def draw_grid(sets: Sequence[CondensedSet]) -> Image.Image:
     font = ImageFont.load_default(size=12)
     left = MARGIN + int(max(font.getlength(_short(name)) for name in names)) + 8
     rows = [_rows(small, len(names)) for small in sets]
-    columns = [max(1, max(len(row) for row in block)) for block in rows]
     step = tile + GAP
-    width = left + sum(count * step for count in columns) + MARGIN * len(sets)
+    widths = [
+        max(step * max(len(row) for row in block), int(font.getlength(_caption(small))))
+        for small, block in zip(sets, rows, strict=True)
+    ]
+    width = left + sum(widths) + MARGIN * len(sets)
     top = MARGIN + 18
     canvas = Image.new("RGB", (width, top + len(names) * step + MARGIN), "white")
     pen = ImageDraw.Draw(canvas)
     for number, name in enumerate(names):
         pen.text((MARGIN, top + number * step + tile / 2), _short(name), fill="black", font=font, anchor="lm")
     x = left
-    for small, block, count in zip(sets, rows, columns, strict=True):
+    for small, block, block_width in zip(sets, rows, widths, strict=True):
         pen.text((x, MARGIN), _caption(small), fill="black", font=font)
         for number, row in enumerate(block):
             for place, image in enumerate(row):
                 canvas.paste(_tile(image, tile), (x + place * step, top + number * step))
-        x += count * step + MARGIN
+        x += block_width + MARGIN
     return canvas
 
 
@@ -64,7 +67,9 @@ def _tile(image_CHW: Tensor, size: int) -> Image.Image:
 
 def _caption(small: CondensedSet) -> str:
     recipe = small.provenance.get("recipe", {})
-    return f"{small.provenance.get('method', '')} {recipe.get('ipc', '')}".strip()
+    name = f"{small.provenance.get('method', '')} {recipe.get('ipc', '')}".strip()
+    labels = small.labels if small.labels.ndim == 1 else small.labels.argmax(1)
+    return name if int(labels.bincount().max()) <= MAX_COLUMNS else f"{name}, {MAX_COLUMNS} shown"
 
 
 def _short(name: str) -> str:

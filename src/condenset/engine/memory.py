@@ -1,0 +1,68 @@
+"""How many classes may pass through a network together: counted from its layers, not tried on the user's time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from condenset.engine.place import Place
+from condenset.networks.layers import Block
+
+GIB = 2**30
+DEFAULT = 3 * GIB  # a GPU is busy with less: more memory would make nothing faster
+SHARE_OF_FREE = 0.8
+
+
+def classes_together(
+    network: nn.Module,
+    place: Place,
+    image: tuple[int, int, int],
+    *,
+    real: int,
+    synthetic: int,
+    by_hand: bool,
+    memory: int | None = None,
+) -> int:
+    """How many classes fit `memory` bytes (default 3 GiB, if so much is free), with so many images of each.
+
+    network: on the meta device; image: (C, H, W); by_hand: whether kernels of our own do its blocks.
+    """
+    item = torch.finfo(place.dtype).bits // 8
+    maps = list(_maps(network, image, by_hand))
+    pixels = image[0] * image[1] * image[2]
+    largest = max((sum(layer) for layer in maps), default=0)  # without gradients, a layer at a time
+    kept = sum(
+        inside + after for _, inside, after in maps
+    )  # with gradients, all of them, and those of the layer at hand
+    features = maps[-1][-1] if maps else pixels
+    of_real = real * (largest * item + 4 * pixels * item)
+    of_synthetic = synthetic * ((kept + 2 * largest) * item + 24 * pixels) + real * features * item
+    return max(1, (memory or _default(place)) // max(of_real, of_synthetic, 1))
+
+
+def _default(place: Place) -> int:
+    if place.device.type != "cuda":
+        return DEFAULT
+    free, _ = torch.cuda.mem_get_info(place.device)
+    return min(DEFAULT, int(SHARE_OF_FREE * free))
+
+
+def _maps(network: nn.Module, image: tuple[int, int, int], by_hand: bool) -> Iterator[tuple[int, int, int]]:
+    """Numbers an image takes before, within and after each layer that leaves a map in memory."""
+    found: list[tuple[int, int, int]] = []
+
+    def note(module: nn.Module, given: tuple[Tensor, ...], out: Tensor) -> None:
+        inside = out.numel() * 4 if isinstance(module, Block) and not module.is_first else 0
+        found.append((given[0].numel(), inside, out.numel()))
+
+    def is_layer(module: nn.Module) -> bool:
+        return isinstance(module, Block) if by_hand else not any(True for _ in module.children())
+
+    hooks = [module.register_forward_hook(note) for module in network.modules() if is_layer(module)]
+    with torch.no_grad():
+        network(torch.empty(1, *image, device="meta"))
+    for hook in hooks:
+        hook.remove()
+    yield from found

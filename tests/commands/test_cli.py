@@ -1,0 +1,276 @@
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from shell import FIELDS, TINY, TINY_NETWORK, Condenset, names, same_set, tree, write_npz
+
+from condenset import CondensedSet
+
+COMMANDS = ["run", "condense", "evaluate", "resume", "show", "methods", "networks", "data"]
+DATA_COMMANDS = ["list", "get", "check", "import"]
+
+
+def records_of(folder: Path) -> list[dict[str, object]]:
+    return json.loads((folder / "results.json").read_text())
+
+
+def test_a_run_on_digits_leaves_what_the_guide_says(condenset: Condenset, tmp_path: Path) -> None:
+    tiny = (*TINY_NETWORK, "--iterations", 3, "--nets", 1, "--epochs", 1, "--no-whole")
+    result = condenset("run", "digits", "--ipc", 1, "--ipc", 2, *tiny)
+    assert result.code == 0
+    folder = tmp_path / "runs" / "digits"
+    assert names(folder) == [
+        "condensed.safetensors",
+        "events.jsonl",
+        "grid.png",
+        "recipe.toml",
+        "results.json",
+        "sets/dm-1.safetensors",
+        "sets/random-1.safetensors",
+        "sets/random-2.safetensors",
+    ]
+    records = records_of(folder)
+    assert [(record["method"], record["ipc"]) for record in records] == [
+        ("random", 1),
+        ("dm", 1),
+        ("random", 2),
+        ("dm", 2),
+    ]
+    for record in records:
+        assert list(record) == FIELDS
+        assert record["dataset"] == "digits"
+        assert record["device"] == "cpu"
+        assert 0 <= record["accuracy_mean"] <= 1
+        assert record["accuracies"] == [record["accuracy_mean"]]
+    assert [record["iterations"] for record in records] == [0, 3, 0, 3]
+    assert CondensedSet.load(folder / "condensed.safetensors").provenance["recipe"]["ipc"] == 2
+    with Image.open(folder / "grid.png") as image:
+        image.verify()
+    events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+    assert {event["event"] for event in events} == {"step", "network"}
+    assert all({"loss", "seconds", "step"} <= set(event) for event in events if event["event"] == "step")
+    for text in ("grid.png", "results.json", "condensed.safetensors"):
+        assert str(Path("runs") / "digits" / text) in result.out
+    assert condenset("run", "digits", "--ipc", 1, *tiny).code == 0  # another folder: nothing is overwritten
+    assert (tmp_path / "runs" / "digits-2" / "results.json").exists()
+
+
+def test_the_whole_dataset_is_scored_too_unless_not_wanted(condenset: Condenset, toy: Path) -> None:
+    tiny = (*TINY_NETWORK, "--iterations", 1, "--nets", 1)
+    Path("fast.toml").write_text(
+        f'dataset = "{toy}"\n[[jobs]]\nmethod = "random"\nipc = 1\n[protocol]\nepochs = 1\n[whole]\nepochs = 1\n'
+    )
+    result = condenset("run", "--config", "fast.toml", *tiny, "--out", "a", "--json")
+    assert [record["method"] for record in json.loads(result.out)] == ["random", "whole"]
+    whole = records_of(Path("a"))[1]
+    assert list(whole) == FIELDS
+    assert whole["ipc"] is None
+    assert condenset("run", "--config", "a/recipe.toml", "--no-whole", "--out", "b").code == 0
+    assert [record["method"] for record in records_of(Path("b"))] == ["random"]
+
+
+def test_json_is_all_that_stdout_holds(condenset: Condenset, toy: Path, tmp_path: Path) -> None:
+    run = condenset("run", toy, "--ipc", 1, *TINY, "--out", "a", "--json")
+    assert json.loads(run.out) == records_of(tmp_path / "a")
+    made = json.loads(
+        condenset("condense", toy, "--ipc", 1, *TINY_NETWORK, "--iterations", 1, "--out", "c", "--json").out
+    )
+    assert made[0]["method"] == "dm"
+    assert "accuracy_mean" not in made[0]
+    tested = json.loads(condenset("evaluate", "a", "--nets", 1, "--epochs", 1, "--json").out)
+    assert list(tested[0]) == FIELDS
+    assert json.loads(condenset("resume", "a", "--json").out) == records_of(tmp_path / "a")
+    assert json.loads(condenset("show", "a", "--json").out)["method"] == "dm"
+    assert json.loads(condenset("data", "check", toy, "--json").out)["num_train"] == 36
+    entries = json.loads(condenset("data", "list", "--json").out)
+    assert {"name", "state", "num_train"} <= set(entries[0])
+    assert {row["name"] for row in json.loads(condenset("methods", "--json").out)} == {"random", "dm"}
+    assert "convnet" in {row["name"] for row in json.loads(condenset("networks", "--json").out)}
+
+
+def test_condense_makes_a_set_and_does_not_score_it(condenset: Condenset, toy: Path, tmp_path: Path) -> None:
+    result = condenset("condense", toy, "--ipc", 2, *TINY_NETWORK, "--iterations", 3, "--out", "c")
+    assert result.code == 0
+    assert names(tmp_path / "c") == ["condensed.safetensors", "events.jsonl", "grid.png", "recipe.toml"]
+    assert len(CondensedSet.load("c/condensed.safetensors")) == 6
+    again = condenset("condense", "--config", "c/recipe.toml", "--out", "d")
+    assert again.code == 0
+    assert same_set(tmp_path / "c" / "condensed.safetensors", tmp_path / "d" / "condensed.safetensors")
+    assert "condenset condense --config" in (tmp_path / "c" / "recipe.toml").read_text()
+
+
+def test_evaluate_takes_files_and_folders_and_finds_their_data(condenset: Condenset, toy: Path, tmp_path: Path) -> None:
+    condenset("run", toy.name, "--ipc", 1, *TINY, "--out", "a")
+    few = ("--nets", 1, "--epochs", 1, "--device", "cpu")
+    result = condenset("evaluate", "a", "a/sets/random-1.safetensors", *few, "--out", "results/scores.json")
+    assert result.code == 0
+    assert [record["method"] for record in records_of_file("results/scores.json")] == ["dm", "random"]
+    assert condenset("evaluate", "a", *few, "--out", "results/scores.json").complaint.startswith("results/scores.json ")
+    assert condenset("evaluate", "a", *few, "--out", "results/scores.json", "--overwrite").code == 0
+    assert len(records_of_file("results/scores.json")) == 1
+    shutil.copy("a/condensed.safetensors", "moved.safetensors")
+    assert "give --dataset" in condenset("evaluate", "moved.safetensors", *few).complaint
+    assert condenset("evaluate", "moved.safetensors", *few, "--dataset", toy).code == 0
+    network = ("--network", "mlp(width=8)")
+    assert json.loads(condenset("evaluate", "a", *few, *network, "--json").out)[0]["network"] == "mlp(width=8)"
+
+
+def records_of_file(path: str) -> list[dict[str, object]]:
+    return json.loads(Path(path).read_text())
+
+
+def test_show_tells_and_draws(condenset: Condenset, toy: Path, tmp_path: Path) -> None:
+    condenset("condense", toy, "--ipc", 2, "--method", "random", "--out", "a")
+    result = condenset("show", "a/condensed.safetensors")
+    assert result.code == 0
+    assert "6 of 1x8x8, 3 classes" in result.out
+    assert "random" in result.out
+    with Image.open("a/condensed.png") as image:
+        image.verify()
+    assert condenset("show", "a", "--out", "b.png").code == 0
+    before = tree(tmp_path)
+    assert "b.png exists already" in condenset("show", "a", "--out", "b.png").complaint
+    assert tree(tmp_path) == before
+    assert condenset("show", "a", "--out", "b.png", "--overwrite").code == 0
+
+
+def test_a_folder_of_images_and_an_imported_set_run_too(condenset: Condenset, tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    for name in ("cat", "dog"):
+        for number in range(10):
+            path = tmp_path / "pets" / name / f"{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(random.integers(0, 256, (9, 12, 3), np.uint8)).save(path)
+    assert "--size" in condenset("run", "pets", "--ipc", 1).complaint
+    assert condenset("run", "pets", "--size", 8, "--ipc", 1, *TINY).code == 0
+    recipe = tomllib.loads(Path("runs/pets/recipe.toml").read_text())
+    assert recipe["dataset"] == str(tmp_path / "pets")  # resumes from any folder
+    result = condenset("data", "import", "pets", "animals", "--size", 8)
+    assert result.code == 0
+    assert "animals is in" in result.out
+    assert "exists already" in condenset("data", "import", "pets", "animals", "--size", 8).complaint
+    assert condenset("data", "import", "pets", "animals", "--size", 8, "--overwrite").code == 0
+    assert "imported" in condenset("data", "list").out
+    assert condenset("data", "check", "animals").out.startswith("animals: 16 train and 4 test images of 3x8x8")
+    assert condenset("run", "animals", "--ipc", 1, *TINY).code == 0
+    assert tomllib.loads(Path("runs/animals/recipe.toml").read_text())["dataset"] == "animals"
+    assert same_set(Path("runs/pets/condensed.safetensors"), Path("runs/animals/condensed.safetensors"))
+    assert condenset("evaluate", "runs/pets", "--nets", 1, "--epochs", 1).code == 0  # the size is the run's
+
+
+def test_a_recipe_fed_back_repeats_the_run_exactly(condenset: Condenset, toy: Path, tmp_path: Path) -> None:
+    condenset("run", toy, "--ipc", 1, "--ipc", 2, *TINY, "--seed", 7, "--init", "noise", "--out", "a")
+    assert condenset("run", "--config", "a/recipe.toml", "--out", "b").code == 0
+    assert (tmp_path / "a" / "recipe.toml").read_bytes() == (tmp_path / "b" / "recipe.toml").read_bytes()
+    for name in names(tmp_path / "a"):
+        if name.endswith(".safetensors"):
+            assert same_set(tmp_path / "a" / name, tmp_path / "b" / name)
+    first, again = (records_of(tmp_path / name) for name in "ab")
+    assert [record["accuracies"] for record in first] == [record["accuracies"] for record in again]
+    assert (tmp_path / "a" / "grid.png").read_bytes() == (tmp_path / "b" / "grid.png").read_bytes()
+
+
+def test_options_win_over_the_config(condenset: Condenset, toy: Path) -> None:
+    condenset("run", toy, "--ipc", 1, *TINY, "--seed", 7, "--out", "a")
+    other = write_npz(Path("other.npz"), seed=5)
+    options = ("--ipc", 3, "--seed", 8, "--iterations", 2, "--lr", 0.5, "--nets", 1, "--epochs", 4)
+    assert condenset("run", other, "--config", "a/recipe.toml", *options, "--method", "dm", "--out", "b").code == 0
+    before, after = (tomllib.loads(Path(name, "recipe.toml").read_text()) for name in "ab")
+    assert after["dataset"] == str(other.absolute())
+    assert after["seed"] == 8
+    assert len(after["jobs"]) == 1
+    assert after["jobs"][0] == {**before["jobs"][1], "ipc": 3, "iterations": 2, "lr": 0.5}
+    assert after["protocol"] == {**before["protocol"], "nets": 1, "epochs": 4}
+
+
+def test_resuming_a_finished_run_prints_it_again_and_changes_nothing(
+    condenset: Condenset, toy: Path, tmp_path: Path
+) -> None:
+    ran = condenset("run", toy, "--ipc", 1, *TINY, "--out", "a")
+    before = tree(tmp_path)
+    again = condenset("resume", "a")
+    assert (again.code, again.out) == (0, ran.out)
+    assert tree(tmp_path) == before
+
+
+def test_resuming_on_other_data_is_refused(condenset: Condenset, toy: Path, tmp_path: Path) -> None:
+    condenset("run", toy, "--ipc", 1, *TINY, "--out", "a")
+    write_npz(toy, seed=1)
+    before = tree(tmp_path)
+    assert "is no longer the data that a began with" in condenset("resume", "a").complaint
+    assert "is no longer the data" in condenset("run", "--config", "a/recipe.toml", "--out", "b").complaint
+    assert tree(tmp_path) == before
+
+
+def test_overwrite_removes_what_a_run_wrote_and_nothing_else(condenset: Condenset, toy: Path, tmp_path: Path) -> None:
+    condenset("run", toy, "--ipc", 1, "--ipc", 2, *TINY, "--out", "a")
+    condenset("show", "a")
+    Path("a/notes.txt").write_text("mine")
+    Path("a/sets/mine.safetensors").write_text("mine too")
+    (tmp_path / "a" / ".checkpoint.x1.tmp").write_text("left by a kill")
+    before = tree(tmp_path)
+    assert "condenset resume a" in condenset("run", toy, "--ipc", 1, *TINY, "--out", "a").complaint
+    assert tree(tmp_path) == before
+    made = ("condense", toy, "--ipc", 1, *TINY_NETWORK, "--iterations", 1)
+    assert condenset(*made, "--out", "a", "--overwrite").code == 0
+    kept = ["condensed.safetensors", "events.jsonl", "grid.png", "notes.txt", "recipe.toml", "sets/mine.safetensors"]
+    assert names(tmp_path / "a") == kept
+    assert Path("a/notes.txt").read_text() == "mine"
+
+
+def test_a_folder_that_is_no_run_is_never_overwritten(condenset: Condenset, toy: Path, tmp_path: Path) -> None:
+    Path("photos").mkdir()
+    Path("photos/cat.jpg").write_text("mine")
+    Path("cooking").mkdir()
+    Path("cooking/recipe.toml").write_text("soup = 'leek'")
+    before = tree(tmp_path)
+    for folder in ("photos", "cooking"):
+        for more in ((), ("--overwrite",)):
+            result = condenset("run", toy, "--ipc", 1, *TINY, "--out", folder, *more)
+            assert f"{folder} is not empty and not a run of condenset" in result.complaint
+    assert tree(tmp_path) == before
+
+
+@pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS), *(["data", name] for name in DATA_COMMANDS)])
+def test_every_command_explains_itself(condenset: Condenset, command: list[str]) -> None:
+    result = condenset(*command, "--help")
+    assert result.code == 0
+    assert "Usage: condenset" in result.out
+    assert result.err == ""
+    assert all(name in result.out for name in (COMMANDS if command == [] else []))
+
+
+def test_no_arguments_print_the_help_and_the_version_is_told(condenset: Condenset) -> None:
+    assert "Usage: condenset" in condenset().out
+    assert condenset().err == ""
+    assert condenset("--version").out.startswith("condenset ")
+
+
+def test_help_does_not_wait_for_torch() -> None:
+    script = "import sys, atexit; from condenset.cli import main; "
+    script += "atexit.register(lambda: print(sorted({'torch', 'numpy', 'PIL'} & set(sys.modules)), file=sys.stderr)); "
+    script += "main(['run', '--help'])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert "--ipc" in done.stdout
+    assert done.stderr == "[]\n"
+
+
+def test_a_reader_that_leaves_early_gets_no_traceback() -> None:
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}
+    command = [sys.executable, "-c", "from condenset.cli import main; main(['networks', '--json'])"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait() == 1

@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import io
+import signal
+import sys
+from collections.abc import Sequence
+
+import pytest
+
+from condenset import console
+from condenset.console import Shown, interruptible, print_scores, print_table, span
+from condenset.engine import Place
+from condenset.runs import Run
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class Clock:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        monkeypatch.setattr(console.time, "monotonic", lambda: self.now)
+
+
+def play(shown: Shown, clock: Clock, steps: Sequence[int], total: int, seconds: float) -> None:
+    shown.start("a set in a folder with a long name: testing", total)  # longer than a line of 80 with what follows
+    for done in steps:
+        clock.now += seconds
+        shown.update(done, "loss 1.5")
+    shown.stop()
+
+
+def test_what_takes_over_ten_minutes_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    play(Shown(), Clock(monkeypatch), range(1, 20), 1000, 3.0)
+    out, err = capsys.readouterr()
+    assert out == ""
+    text = "a set in a folder with a long name: testing: about 50 min to go at this rate (0.333 steps a second)"
+    assert err == text + "\n"
+
+
+def test_what_takes_less_is_quiet_where_nobody_watches(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as some machines that run tests set it
+    play(Shown(), Clock(monkeypatch), range(1, 20), 200, 3.0)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_the_rate_counts_only_what_was_done_since_a_resume(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock, shown = Clock(monkeypatch), Shown()
+    shown.start("dm", 10_000, 9_000)
+    clock.now += 10
+    shown.update(9_001)
+    assert "about 2.8 h to go at this rate (0.1 steps a second)" in capsys.readouterr().err
+
+
+def test_a_terminal_gets_a_bar_with_rate_loss_and_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    clock, shown = Clock(monkeypatch), Shown()
+    shown.start("sets/[a]: testing", 100)
+    clock.now += 10
+    shown.update(20, "loss 1.5")
+    assert shown.bar is not None
+    shown.bar.refresh()
+    text = sys.stderr.getvalue()
+    shown.stop()
+    for part in ("sets/[a]: testing", "━", "20%", "2/s", "loss 1.5", ":"):
+        assert part in text
+    assert shown.bar is None
+
+
+def test_spans() -> None:
+    assert [span(seconds) for seconds in (1.25, 95, 720, 12_600)] == ["1.25 s", "95 s", "12 min", "3.5 h"]
+
+
+def test_brackets_in_a_table_are_no_markup(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    monkeypatch.setenv("COLUMNS", "120")
+    print_table(("network", "options"), [("convnet", "norm='instance' [none, batch, instance]")])
+    assert "norm='instance' [none, batch, instance]" in sys.stdout.getvalue()
+    assert "┃" in sys.stdout.getvalue()
+
+
+def test_a_table_that_nobody_watches_is_plain(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(("a", "long name"), [("first", "x"), ("2", "[y]")])
+    assert capsys.readouterr().out == "a      long name\nfirst  x\n2      [y]\n"
+
+
+def test_scores_are_percentages_and_seconds(capsys: pytest.CaptureFixture[str]) -> None:
+    scored = {"accuracy_mean": 0.9301, "accuracy_std": 0.0042, "accuracies": [0.9, 0.95], "network": "convnet"}
+    print_scores(
+        [
+            {"method": "dm", "ipc": 10, **scored, "condense_seconds": 12.34, "evaluate_seconds": 5.0},
+            {"method": "whole", "ipc": None, **scored, "condense_seconds": 0.0, "evaluate_seconds": 5.0},
+            {"method": "random", "ipc": 1, "network": None, "condense_seconds": 0.2},
+            {"method": None, "ipc": None, "network": None, "condense_seconds": None},
+        ]
+    )
+    rows = [line.split("  ") for line in capsys.readouterr().out.splitlines()]
+    cells = [[cell.strip() for cell in row if cell.strip()] for row in rows]
+    assert cells == [
+        ["method", "images a class", "accuracy %", "networks", "condense s", "evaluate s"],
+        ["dm", "10", "93.0 ± 0.4", "2 × convnet", "12.3", "5.0"],
+        ["whole", "all", "93.0 ± 0.4", "2 × convnet", "-", "5.0"],
+        ["random", "1", "-", "-", "0.2", "-"],
+        ["-", "-", "-", "-", "-", "-"],
+    ]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_signal_asks_and_the_second_stops(number: int, capsys: pytest.CaptureFixture[str]) -> None:
+    run = Run(place=Place.best("cpu"))
+    before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
+    with pytest.raises(KeyboardInterrupt), interruptible(run):
+        run.listening = True
+        signal.raise_signal(number)
+        assert run.stop_requested == number
+        assert "stopping after this step" in capsys.readouterr().err
+        signal.raise_signal(number)
+        raise AssertionError("the second did not stop it")
+    run = Run(place=Place.best("cpu"))
+    with pytest.raises(KeyboardInterrupt), interruptible(run):
+        signal.raise_signal(number)  # no loop is under way that would look
+        raise AssertionError("it did not stop")
+    assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before

@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from condenset import UserError, networks
+from condenset.plans import Plan, Wishes, from_toml, make_plan, to_toml
+from plain import tiny_data
+
+DATA = tiny_data([6, 6])
+BOTH = Wishes(methods=("random", "dm"), ipcs=(1, 2, 1))
+
+
+def plan_of(wishes: Wishes, base: Plan | None = None, **fields: object) -> Plan:
+    return make_plan(DATA, wishes, base, **{"dataset": "tiny", **fields})
+
+
+def read_back(plan: Plan, folder: Path) -> Plan:
+    (folder / "recipe.toml").write_bytes(to_toml(plan).encode())
+    return from_toml(folder / "recipe.toml")
+
+
+def test_every_method_at_every_number_of_images_and_the_whole_dataset() -> None:
+    plan = plan_of(BOTH)
+    assert [job.name for job in plan.jobs] == ["random-1", "dm-1", "random-2", "dm-2", "whole"]
+    assert [job.name for job in plan.made] == ["random-1", "dm-1", "random-2", "dm-2"]
+    paths = [str(plan.set_path(job, Path("run"))) for job in plan.made]
+    assert paths[0] == "run/sets/random-1.safetensors"
+    assert paths[-1] == "run/condensed.safetensors"
+    assert plan.fingerprint == DATA.fingerprint
+
+
+def test_a_plan_survives_being_written(tmp_path: Path) -> None:
+    wishes = dataclasses.replace(BOTH, recipe={"network": "mlp(width=3)", "lr": 1e-7}, protocol={"nets": 3})
+    odd = 'a "b" \\ c\t\n\x7f\x01 é 😀'
+    plan = plan_of(wishes, dataset=odd, seed=-3, device="cpu", precision="bfloat16", size=8, data_dir="/x y")
+    assert read_back(plan, tmp_path) == plan
+    condensing = plan_of(dataclasses.replace(BOTH, evaluate=False))
+    assert condensing.protocol is condensing.whole is None
+    assert read_back(condensing, tmp_path) == condensing
+
+
+def test_wishes_win_over_the_config_and_the_config_over_presets(tmp_path: Path) -> None:
+    base = plan_of(dataclasses.replace(BOTH, recipe={"lr": 3.0, "iterations": 7}, protocol={"epochs": 9, "nets": 3}))
+    same = plan_of(Wishes(), base)
+    assert same == base
+    other = plan_of(Wishes(ipcs=(3,), recipe={"iterations": 8}, protocol={"nets": 4}, whole=False), base)
+    assert [job.name for job in other.jobs] == ["random-3", "dm-3"]
+    recipe, protocol = other.jobs[1].recipe, other.protocol
+    assert recipe is not None
+    assert protocol is not None
+    assert dataclasses.asdict(recipe) | {"ipc": 2, "iterations": 7} == dataclasses.asdict(base.jobs[3].recipe)
+    assert (protocol.epochs, protocol.nets) == (9, 4)
+    assert plan_of(Wishes(whole=True), plan_of(dataclasses.replace(BOTH, whole=False))).whole is not None
+
+
+def test_a_short_config_gets_the_presets_of_its_dataset(tmp_path: Path) -> None:
+    path = tmp_path / "short.toml"
+    path.write_text('dataset = "digits"\n[[jobs]]\nmethod = "dm"\nipc = 1\n[protocol]\n[whole]\n')
+    plan = from_toml(path)
+    assert plan.protocol is not None
+    assert plan.whole is not None
+    assert plan.jobs[0].recipe.iterations == 500  # type: ignore[union-attr]
+    assert (plan.protocol.epochs, plan.whole.epochs) == (500, 40)
+
+
+def test_the_whole_dataset_keeps_its_own_epochs() -> None:
+    plan = plan_of(dataclasses.replace(BOTH, protocol={"epochs": 3, "nets": 2}))
+    assert plan.protocol is not None
+    assert plan.whole is not None
+    assert (plan.protocol.epochs, plan.protocol.nets) == (3, 2)
+    assert (plan.whole.epochs, plan.whole.nets) == (200, 2)
+
+
+def test_options_go_to_the_methods_that_have_them() -> None:
+    plan = plan_of(Wishes(methods=("random", "dm"), ipcs=(1,), recipe={"iterations": 7, "allow_fewer": True}))
+    assert plan.jobs[1].recipe.iterations == 7  # type: ignore[union-attr]
+    assert all(job.recipe.allow_fewer for job in plan.made if job.recipe)
+    with pytest.raises(UserError, match=r"an option of random must be one of .* but got 'iterations'"):
+        Wishes(methods=("random",), recipe={"iterations": 7})
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"methods": ("dmm",)}, "did you mean 'dm'"),
+        ({"methods": ("dm",), "ipcs": (0,)}, "ipc"),
+        ({"methods": ("dm",), "recipe": {"network": "convnett"}}, "did you mean 'convnet'"),
+        ({"protocol": {"network": "convnett"}}, "did you mean 'convnet'"),
+        ({"protocol": {"nets": 0}}, "nets must be 1 or more"),
+    ],
+)
+def test_a_wish_is_refused_before_the_data_are_read(fields: dict[str, object], text: str) -> None:
+    with pytest.raises(UserError, match=text):
+        Wishes(**fields)  # type: ignore[arg-type]
+
+
+def test_what_cannot_work_is_refused_before_it_starts() -> None:
+    with pytest.raises(UserError, match="class 'class 0' has 6 images"):
+        plan_of(Wishes(methods=("dm",), ipcs=(1, 7)))
+    with pytest.raises(UserError, match="depth"):
+        plan_of(Wishes(methods=("dm",), ipcs=(1,), recipe={"network": "convnet(depth=9)"}))
+    with pytest.raises(UserError, match="give --ipc"):
+        plan_of(Wishes(methods=("dm",)))
+
+
+def test_planning_builds_no_network_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    built = []
+    build = networks.build
+    monkeypatch.setattr(networks, "build", lambda *spec, **shape: built.append(build(*spec, **shape)))
+    assert plan_of(BOTH).jobs
+    assert {parameter.device.type for network in built for parameter in network.parameters()} == {"meta"}
+
+
+def test_a_config_of_other_data_is_refused_unless_other_data_are_asked_for() -> None:
+    base = dataclasses.replace(plan_of(BOTH), fingerprint="0123456789abcdef")
+    with pytest.raises(UserError, match="tiny is no longer the data that the config file is of"):
+        plan_of(Wishes(), base)
+    assert plan_of(Wishes(), base, dataset="another").fingerprint == DATA.fingerprint
+    assert plan_of(Wishes(), dataclasses.replace(base, fingerprint="")).fingerprint == DATA.fingerprint

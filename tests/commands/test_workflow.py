@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from shell import FIELDS, names, tree
+
+from condenset import CondensedSet, Splits, UserError, runs, workflow
+from condenset.engine import Place
+from condenset.methods import matching
+from condenset.plans import Plan, Wishes, make_plan
+from condenset.runs import Run
+from condenset.workflow import execute, find_set, summary
+from plain import tiny_data
+
+SPLITS = Splits(train=tiny_data([6, 6]), test=tiny_data([6, 6], seed=1))
+NETWORK = "convnet(width=8, depth=1)"
+
+
+def plan_of(**fields: object) -> Plan:
+    wishes: dict[str, object] = {
+        "methods": ("random", "dm"),
+        "ipcs": (1,),
+        "recipe": {"iterations": 2, "network": NETWORK},
+        "protocol": {"nets": 2, "epochs": 1, "network": NETWORK},
+        "whole": False,
+        **fields,
+    }
+    return make_plan(SPLITS.train, Wishes(**wishes), dataset="tiny")  # type: ignore[arg-type]
+
+
+def go(plan: Plan, folder: Path | None) -> list[dict[str, object]]:
+    return execute(plan, SPLITS, Run(place=Place.best("cpu"), folder=folder))
+
+
+def test_records_have_the_fields_of_the_results_file(tmp_path: Path) -> None:
+    records = go(plan_of(), tmp_path)
+    assert [list(record) for record in records] == [FIELDS, FIELDS]
+    assert json.loads((tmp_path / "results.json").read_text()) == records
+    assert json.dumps(go(plan_of(), None)[1]["accuracies"]) == json.dumps(records[1]["accuracies"])
+    random, dm = records
+    assert (random["iterations"], dm["iterations"]) == (0, 2)
+    assert dm["condense_seconds"] > 0
+    assert dm["peak_memory_bytes"] > 0
+
+
+def test_what_is_done_is_not_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = go(plan_of(), tmp_path)
+    before = tree(tmp_path)
+
+    def never(*arguments: object) -> None:
+        raise AssertionError("done twice")
+
+    monkeypatch.setattr(workflow, "METHODS", {"random": never, "dm": never})
+    monkeypatch.setattr(workflow, "score", never)
+    assert go(plan_of(), tmp_path) == first
+    assert tree(tmp_path) == before
+
+
+def test_results_of_earlier_jobs_stay_while_another_is_done_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = plan_of(ipcs=(1, 2))
+    records = go(plan, tmp_path)
+    left = [records[0], records[3]]
+    (tmp_path / "results.json").write_text(json.dumps(left))
+    score = workflow.score
+
+    def look(*arguments: object) -> object:
+        kept = json.loads((tmp_path / "results.json").read_text())
+        assert all(record in kept for record in left)
+        return score(*arguments)
+
+    monkeypatch.setattr(workflow, "score", look)
+    again = go(plan, tmp_path)
+    assert [record["accuracies"] for record in again] == [record["accuracies"] for record in records]
+
+
+def test_a_checkpoint_goes_when_its_set_is_safe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "CHECKPOINT_SECONDS", 0.0)
+    seen: list[list[str]] = []
+    score, finished = workflow.score, matching.finished
+    monkeypatch.setattr(matching, "finished", lambda *args: (seen.append(names(tmp_path)), finished(*args))[1])
+    monkeypatch.setattr(workflow, "score", lambda *args: (seen.append(names(tmp_path)), score(*args))[1])
+    go(plan_of(methods=("dm",)), tmp_path)
+    assert ["checkpoint" in found for found in seen] == [True, False]
+
+
+def test_no_checkpoint_is_left_when_all_is_done(tmp_path: Path) -> None:
+    go(plan_of(), tmp_path)
+    (tmp_path / "checkpoint").write_text("left by a kill after the last set was saved")
+    go(plan_of(), tmp_path)
+    assert "checkpoint" not in names(tmp_path)
+
+
+def test_the_picture_shows_what_was_learned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[list[str]] = []
+
+    def save_grid(sets: list[CondensedSet], path: Path) -> None:
+        drawn.append([small.provenance["method"] for small in sets])
+
+    monkeypatch.setattr(workflow, "save_grid", save_grid)
+    go(plan_of(ipcs=(1, 2)), tmp_path / "both")
+    go(plan_of(methods=("random",), recipe={}), tmp_path / "one")
+    assert drawn == [["dm", "dm"], ["random"]]
+
+
+def test_sets_without_provenance_are_told_of_too(tmp_path: Path) -> None:
+    go(plan_of(), tmp_path)
+    small, file = find_set(tmp_path)
+    assert file == tmp_path / "condensed.safetensors"
+    told = summary(small)
+    assert told["images"] == "2 of 3x8x8, 2 classes"
+    assert told["labels"] == "hard"
+    assert "iterations=2" in told["recipe"]
+    bare = CondensedSet(
+        images=small.images, labels=small.labels, class_names=small.class_names, mean=small.mean, std=small.std
+    )
+    assert summary(bare)["images"] == told["images"]
+    bare.save(tmp_path / "bare.safetensors")
+    run = Run(place=Place.best("cpu"))
+    fields = {"nets": 1, "epochs": 1, "network": NETWORK}
+    (tmp_path / "recipe.toml").unlink(missing_ok=True)
+    with pytest.raises(UserError, match="give --dataset"):
+        workflow.evaluate_file(tmp_path / "bare.safetensors", run, lambda **_: SPLITS, fields, {})
+    record = workflow.evaluate_file(tmp_path / "bare.safetensors", run, lambda **_: SPLITS, fields, {"dataset": "tiny"})
+    assert list(record) == FIELDS
+    assert record["method"] is record["ipc"] is record["condense_seconds"] is None
