@@ -58,7 +58,8 @@ class PlainLoop:
             row = torch.tensor([number], device=self.device)
             uniform = draws.uniform(matching.keys["augment"], self.step_number, row, augment.NUM_UNIFORMS)
             transform = augment.draw(uniform, matching.operations, self.data.size)
-            real, synthetic = augment.apply(transform, real[None])[0], augment.apply(transform, self.images[number][None])[0]
+            real = augment.apply(transform, real[None])[0]
+            synthetic = augment.apply(transform, self.images[number][None])[0]
             with torch.no_grad():
                 target = network.embed(real).mean(0)
             loss = loss + (target - network.embed(synthetic).mean(0)).square().sum()
@@ -149,7 +150,8 @@ def main(
                 row["plain_ms"] = milliseconds(PlainLoop(matching, data).step, place.device, seconds)
                 row["ratio"] = row["plain_ms"] / fast
             rows.append(row)
-    print(f"{place.hardware}, {place.precision}, {network} on {size}x{size}; matrix product {ceiling / 1e12:.2f} TFLOP/s")
+    setting = f"{place.hardware}, {place.precision}, {network} on {size}x{size}"
+    print(f"{setting}; matrix product {ceiling / 1e12:.2f} TFLOP/s")
     columns = tuple(rows[0])
     print_table(columns, [[f"{row[name]:.4g}" for name in columns] for row in rows])
     if out:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from condenset.errors import UserError
+from condenset.version import VERSION
 
 if TYPE_CHECKING:
     from condenset.plans import Plan, Wishes
@@ -59,9 +60,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON, 
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version
-
-        print(f"condenset {version('condenset')}")
+        print(f"condenset {VERSION}")
         raise typer.Exit
 
 

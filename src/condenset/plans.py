@@ -6,7 +6,6 @@ import dataclasses
 import json
 import tomllib
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from condenset.errors import UserError, check, check_choice
 from condenset.methods.common import images_per_class
 from condenset.recipes import RECIPES, Protocol, Recipe, make_protocol, make_recipe
 from condenset.types import ImageData
+from condenset.version import VERSION
 
 WHOLE = "whole"
 
@@ -136,7 +136,7 @@ def check_plan(plan: Plan, data: ImageData) -> None:
 def to_toml(plan: Plan) -> str:
     """The plan as recipe.toml."""
     command = "run" if plan.protocol else "condense"
-    lines = [f"# condenset {version('condenset')}: 'condenset {command} --config' with this file repeats the run"]
+    lines = [f"# condenset {VERSION}: 'condenset {command} --config' with this file repeats the run"]
     plain = ("dataset", "seed", "device", "precision", "size", "data_dir", "fingerprint")
     lines += _lines({name: getattr(plan, name) for name in plain})
     for job in plan.made:

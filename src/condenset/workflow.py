@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Mapping
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from condenset.plans import WHOLE, Job, Plan, from_toml
 from condenset.report.grid import save_grid
 from condenset.runs import Run, writable
 from condenset.types import CondensedSet, Scores, Splits
+from condenset.version import VERSION
 
 SCORED = ("method", "ipc", "network", "accuracy_mean", "accuracy_std", "accuracies")  # what a table needs of a record
 
@@ -91,7 +91,7 @@ def _record(dataset: str, small: CondensedSet | None, scores: Scores | None, run
         "peak_memory_bytes": about.get("peak_memory_bytes", run.place.peak_memory()),
         "iterations": recipe.get("iterations", 0),
         "device": str(run.place.device),
-        "version": version("condenset"),
+        "version": VERSION,
     }
 
 

@@ -39,6 +39,15 @@ FIELDS = [
     "version",
 ]
 
+PRELOADED = [
+    "condenset.workflow",
+    "condenset.data",
+    "condenset.console",
+    "pytest",
+    "torch._meta_registrations",  # what torch imports when it is first needed
+    "torch.fx.experimental.symbolic_shapes",
+]
+
 
 @dataclass(frozen=True)
 class Result:
@@ -82,7 +91,7 @@ class Command:
 
     def __post_init__(self) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["condenset.workflow", "condenset.data", "condenset.console", "pytest"])
+        context.set_forkserver_preload(PRELOADED)
         self.folder.mkdir(exist_ok=True)
         self.paths = [str(self.folder / "out"), self.stderr or str(self.folder / "err")]
         arguments = [str(argument) for argument in self.arguments]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from importlib.metadata import version
 
 import torch
 from torch import Tensor
@@ -12,6 +11,7 @@ from condenset.errors import UserError
 from condenset.recipes import Recipe
 from condenset.runs import Run
 from condenset.types import CondensedSet, ImageData, denormalise
+from condenset.version import VERSION
 
 
 def images_per_class(data: ImageData, recipe: Recipe) -> list[int]:
@@ -39,7 +39,7 @@ def finished(
         "source": data.source,
         "fingerprint": data.fingerprint,
         "can_flip": data.can_flip,
-        "version": version("condenset"),
+        "version": VERSION,
         "seconds": round(seconds, 3),
         "device": run.place.device.type,
         "precision": run.place.precision,
