@@ -83,6 +83,8 @@ def test_flip_is_left_out_where_it_changes_the_label() -> None:
 def test_an_unknown_operation_is_named_with_its_neighbour() -> None:
     with pytest.raises(UserError, match=r"'croop'.*did you mean 'crop'"):
         augment.parse("color_croop")
+    with pytest.raises(UserError, match="name each operation once, but got 'crop_crop'"):
+        augment.parse("crop_crop")
 
 
 def test_the_oracle_itself_moves_what_it_should() -> None:

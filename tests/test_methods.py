@@ -150,7 +150,7 @@ def test_presets_are_the_papers() -> None:
     assert (preset(50, 32).lr, preset(100, 32).lr) == (1.0, 10.0)
     assert (preset(50, 32).iterations, preset(50, 64).iterations) == (20_000, 10_000)
     assert (preset(1, 32).batch, preset(1, 32).momentum, preset(1, 32).init) == (256, 0.5, "real")
-    assert make_protocol(name="cifar10").nets == 20
+    assert make_protocol(name="cifar10", size=32).nets == 20
 
 
 def test_random_is_balanced_real_images_drawn_evenly() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -141,6 +143,24 @@ def test_a_set_of_another_shape_or_other_classes_is_refused() -> None:
         cs.evaluate(small, tiny_data([4, 4, 4]))
     with pytest.raises(cs.UserError, match=r"an option of the evaluation .*'netz'; did you mean 'nets'"):
         cs.evaluate(small, tiny_data([4, 4]), netz=3)
+
+
+def test_test_images_are_seen_under_the_sets_own_normalisation() -> None:
+    data = tiny_data([12, 12, 12])
+    test = dataclasses.replace(tiny_data([30, 30, 30], seed=1), mean=(0.1,) * 3, std=(0.9,) * 3)
+    fields = {"network": "convnet(width=8, depth=2)", "nets": 1, "epochs": 5, "device": "cpu"}
+    same = dataclasses.replace(test, mean=data.mean, std=data.std)
+    assert cs.evaluate(data, test, **fields).accuracies == cs.evaluate(data, same, **fields).accuracies
+
+
+def test_classes_of_another_name_are_refused_but_nameless_ones_fit() -> None:
+    data = tiny_data([4, 4])
+    other = dataclasses.replace(data, class_names=("class 0", "class z"))
+    with pytest.raises(cs.UserError, match="where that has 'class z', it has 'class 1'"):
+        cs.evaluate(data, other)
+    numbered = dataclasses.replace(data, class_names=("0", "1"))
+    fields = {"network": "convnet(width=8, depth=2)", "nets": 1, "epochs": 0, "device": "cpu"}
+    assert len(cs.evaluate(data, numbered, **fields).accuracies) == 1
 
 
 def test_the_public_name_is_the_function_even_when_its_module_was_imported_first() -> None:

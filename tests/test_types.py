@@ -74,6 +74,10 @@ def test_it_is_a_dataset() -> None:
         ({"labels": torch.tensor([0, 0, 1])}, "must number 4"),
         ({"labels": torch.rand(4, 3)}, "soft labels"),
         ({"std": (0.2, 0.0, 0.2)}, "std must be above 0"),
+        ({"mean": (float("nan"), 0.0, 0.2)}, "mean must be finite"),
+        ({"class_names": (), "labels": torch.zeros(4, dtype=torch.int64)}, "at least one class"),
+        ({"images": torch.rand(4, 3, 0, 0)}, "at least a pixel"),
+        ({"provenance": {"recipe": "text"}}, "a recipe must be a table"),
     ],
 )
 def test_inconsistent_sets_are_refused(fields: dict[str, object], message: str) -> None:

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from condenset import kernels
-from condenset.errors import check_choice
+from condenset.errors import check, check_choice
 from condenset.kernels import augment as augment_kernel
 
 OPERATIONS = ("color", "crop", "cutout", "flip", "scale", "rotate")
@@ -38,6 +38,7 @@ def parse(strategy: str, *, can_flip: bool = True) -> tuple[str, ...]:
     names = [] if strategy in ("none", "") else strategy.split("_")
     for name in names:
         check_choice("augmentation", name, ("none", *OPERATIONS))
+    check(len(set(names)) == len(names), "an augmentation must name each operation once", strategy)
     return tuple(name for name in names if can_flip or name != "flip")
 
 

@@ -42,6 +42,9 @@ Network = Annotated[str | None, typer.Option(help="Such as convnet(norm='batch')
 Iterations = Annotated[int | None, typer.Option(help="Iterations of condensing.")]
 Lr = Annotated[float | None, typer.Option(help="Learning rate of the images.")]
 Init = Annotated[str | None, typer.Option(help="What images start as: real or noise.")]
+Augment = Annotated[
+    str | None, typer.Option(help="Such as crop_rotate, or none (default: color_crop_cutout_flip_scale_rotate).")
+]
 AllowFewer = Annotated[bool, typer.Option("--allow-fewer", help="A class with fewer images than --ipc gives them all.")]
 Seed = Annotated[int | None, typer.Option(help="The same seed gives the same set (default 0).")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda or mps (default: the best there is).")]
@@ -82,6 +85,7 @@ def run_command(
     iterations: Iterations = None,
     lr: Lr = None,
     init: Init = None,
+    augment: Augment = None,
     allow_fewer: AllowFewer = False,
     whole: Annotated[
         bool | None, typer.Option(help="Also train on the whole dataset, the upper bound (default: yes).")
@@ -104,8 +108,8 @@ def run_command(
     wishes = Wishes(
         methods=tuple(method or (() if config else ("random", "dm"))),
         ipcs=tuple(ipc or ()),
-        recipe=_given(network=network, iterations=iterations, lr=lr, init=init, allow_fewer=allow_fewer or None),
-        protocol=_given(network=network, nets=nets, epochs=epochs),
+        recipe=_recipe(network, iterations, lr, init, augment, allow_fewer),
+        protocol=_given(network=network, nets=nets, epochs=epochs, augment=augment),
         whole=whole,
     )
     place = _given(seed=seed, device=device, precision=precision, size=size)
@@ -121,6 +125,7 @@ def condense_command(
     iterations: Iterations = None,
     lr: Lr = None,
     init: Init = None,
+    augment: Augment = None,
     allow_fewer: AllowFewer = False,
     seed: Seed = None,
     device: Device = None,
@@ -138,7 +143,7 @@ def condense_command(
     wishes = Wishes(
         methods=tuple(method or (() if config else ("dm",))),
         ipcs=tuple(ipc or ()),
-        recipe=_given(network=network, iterations=iterations, lr=lr, init=init, allow_fewer=allow_fewer or None),
+        recipe=_recipe(network, iterations, lr, init, augment, allow_fewer),
         evaluate=False,
     )
     place = _given(seed=seed, device=device, precision=precision, size=size)
@@ -170,12 +175,12 @@ def evaluate_command(
         raise UserError(f"{out} exists already: choose another --out, or --overwrite it")
     if out:
         probe(out.parent)
-    run = Run(seed=seed or 0, place=Place.best(device, precision))
+    run = Run(place=Place.best(device, precision))
     fields, source = _given(network=network, nets=nets, epochs=epochs), _given(dataset=dataset, data_dir=data_dir)
     source, load, records = source | _given(size=size), functools.cache(_load), []
     with _watched(run):
         for path in sets:
-            records.append(evaluate_file(path, run, load, fields, source))
+            records.append(evaluate_file(path, run, load, fields, source, seed))
             if out:
                 write_results(out, records)
     _print_records(records, as_json)
@@ -193,13 +198,14 @@ def resume_command(
 
     if not (folder / "recipe.toml").is_file():
         raise UserError(f"{folder} is not a run: it has no recipe.toml")
-    with runs.writable(folder):
-        runs.sweep(folder)
-    plan = plans.from_toml(folder / "recipe.toml")
-    splits = _load(plan.dataset, data_dir or plan.data_dir, plan.size)
-    if splits.train.fingerprint != plan.fingerprint:
-        raise UserError(f"{plan.dataset} is no longer the data that {folder} began with: start a new run")
-    _go(dataclasses.replace(plan, device=device or plan.device), splits, folder, as_json)
+    with runs.locked(folder):
+        with runs.writable(folder):
+            runs.sweep(folder)
+        plan = plans.from_toml(folder / "recipe.toml")
+        splits = _load(plan.dataset, data_dir or plan.data_dir, plan.size)
+        if splits.train.fingerprint != plan.fingerprint:
+            raise UserError(f"{plan.dataset} is no longer the data that {folder} began with: start a new run")
+        _go(dataclasses.replace(plan, device=device or plan.device), splits, folder, as_json)
 
 
 @app.command("show")
@@ -281,17 +287,32 @@ def data_import(
     name: Annotated[str, typer.Argument(help="What to call it from now on.")],
     data_dir: DataDir = None,
     size: Size = None,
+    flip: Annotated[bool, typer.Option(help="Whether a mirrored image keeps its label: not for letters.")] = True,
     overwrite: Overwrite = False,
 ) -> None:
     """Convert a dataset to a form that opens at once, however large."""
     from condenset import data
 
-    print(f"{name} is in {data.import_data(source, name, data_dir=data_dir, size=size, overwrite=overwrite)}")
+    can_flip = None if flip else False
+    place = data.import_data(source, name, data_dir=data_dir, size=size, overwrite=overwrite, can_flip=can_flip)
+    print(f"{name} is in {place}")
 
 
 def _given(**options: Any) -> dict[str, Any]:
     """The options that were given."""
     return {key: value for key, value in options.items() if value is not None}
+
+
+def _recipe(
+    network: str | None,
+    iterations: int | None,
+    lr: float | None,
+    init: str | None,
+    augment: str | None,
+    allow_fewer: bool,
+) -> dict[str, Any]:
+    given = _given(network=network, iterations=iterations, lr=lr, init=init, augment=augment)
+    return given | ({"allow_fewer": True} if allow_fewer else {})
 
 
 def _load(dataset: str, data_dir: Path | str | None = None, size: int | None = None) -> Splits:
@@ -329,10 +350,14 @@ def _begin(
         runs.check_free(out, overwrite=overwrite)  # before the data are read, which may take long
     splits = _load(settings["dataset"], settings.get("data_dir"), settings.get("size"))
     plan = plans.make_plan(splits.train, wishes, base, **settings)
-    folder = runs.new_folder(out or runs.free_name(Path("runs") / splits.train.name), overwrite=overwrite)
-    with runs.writable(folder):
-        write_file(folder / "recipe.toml", plans.to_toml(plan).encode())
-    _go(plan, splits, folder, as_json)
+    if out:
+        runs.probe(out)
+    folder = out or runs.fresh_folder(Path("runs") / splits.train.name)
+    with runs.locked(folder):
+        runs.new_folder(folder, overwrite=overwrite)
+        with runs.writable(folder):
+            write_file(folder / "recipe.toml", plans.to_toml(plan).encode())
+        _go(plan, splits, folder, as_json)
 
 
 def _go(plan: Plan, splits: Splits, folder: Path, as_json: bool) -> None:
@@ -347,9 +372,9 @@ def _go(plan: Plan, splits: Splits, folder: Path, as_json: bool) -> None:
         records = execute(plan, splits, run)
     _print_records(records, as_json)
     if not as_json:
-        print(f"\npicture  {folder / 'grid.png'}\nset      {folder / 'condensed.safetensors'}")
-        if plan.protocol:
-            print(f"results  {folder / 'results.json'}")
+        print()
+        for what, file in (("picture", "grid.png"), ("set", "condensed.safetensors"), ("results", "results.json")):
+            print(f"{what:9}{folder / file}")
 
 
 @contextlib.contextmanager

@@ -35,7 +35,7 @@ def protocol_for(small: CondensedSet | ImageData, test: ImageData, **fields: Any
     """The dataset's protocol with the network that the set was learned with, then the fields given."""
     if isinstance(small, CondensedSet) and (learned := small.provenance.get("recipe", {}).get("network")):
         fields = {"network": learned, **fields}
-    return make_protocol(name=test.name, whole=isinstance(small, ImageData), **fields)
+    return make_protocol(name=test.name, size=test.size, whole=isinstance(small, ImageData), **fields)
 
 
 def score(small: CondensedSet | ImageData, test: ImageData, protocol: Protocol, run: Run, text: str = "") -> Scores:
@@ -43,7 +43,9 @@ def score(small: CondensedSet | ImageData, test: ImageData, protocol: Protocol, 
     _check_match(small, test)
     start, device = time.monotonic(), run.place.device
     known = {event["net"]: event for event in run.events("network")}
-    train_set, test_set = TrainingSet.of(small, device), TrainingSet.of(test, device)
+    # A network sees test images as it saw those it learned from: under the set's own mean and std.
+    same = dataclasses.replace(test, mean=small.mean, std=small.std)
+    train_set, test_set = TrainingSet.of(small, device), TrainingSet.of(same, device)
     trainer = Trainer(protocol.network, train_set, protocol, run.place)
     accuracies: list[float] = []
     spent = sum(event["seconds"] for event in known.values())
@@ -87,3 +89,7 @@ def _check_match(small: CondensedSet | ImageData, test: ImageData) -> None:
         raise UserError(f"the set's images must have the shape of the test images {theirs}, but got {mine}")
     if small.num_classes != test.num_classes:
         raise UserError(f"the set must have the test data's {test.num_classes} classes, but got {small.num_classes}")
+    numbers = tuple(map(str, range(test.num_classes)))  # what classes are called where nobody named them
+    if small.class_names != test.class_names and numbers not in (small.class_names, test.class_names):
+        own, wanted = next((a, b) for a, b in zip(small.class_names, test.class_names, strict=True) if a != b)
+        raise UserError(f"the set's classes must be the test data's: where that has {wanted!r}, it has {own!r}")

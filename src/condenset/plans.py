@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import torch
 from condenset import networks
 from condenset.errors import UserError, check, check_choice
 from condenset.methods.common import images_per_class
-from condenset.recipes import RECIPES, Protocol, Recipe, make_protocol, make_recipe
+from condenset.recipes import RECIPES, MatchingRecipe, Protocol, Recipe, default_lr, make_protocol, make_recipe
 from condenset.types import ImageData
 from condenset.version import VERSION
 
@@ -27,6 +28,7 @@ class Job:
 
     method: str
     recipe: Recipe | None = None
+    given: Mapping[str, Any] = field(default_factory=dict, compare=False)  # what a config file says of it
 
     @property
     def ipc(self) -> int | None:
@@ -51,6 +53,7 @@ class Plan:
     size: int | None = None
     data_dir: str | None = None
     fingerprint: str = ""
+    given: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, compare=False)  # a config file's own tables
 
     def __post_init__(self) -> None:
         for name in ("dataset", "device", "precision", "data_dir", "fingerprint"):
@@ -92,7 +95,7 @@ class Wishes:
             fields = {key: value for key, value in self.recipe.items() if key in _names(method)}
             for ipc in self.ipcs or (1,):
                 make_recipe(method, ipc=ipc, name="", size=0, **fields)
-        make_protocol(name="", **self.protocol)
+        make_protocol(name="", size=0, **self.protocol)
         for fields in (self.recipe, self.protocol):
             networks.title(fields.get("network", "convnet"))
 
@@ -109,12 +112,18 @@ def make_plan(data: ImageData, wishes: Wishes, base: Plan | None = None, **field
         taken = {key: value for key, value in wishes.recipe.items() if key in _names(method)}
         given = {**_known(base, method, ipc), **taken, "ipc": ipc}
         jobs.append(Job(method=method, recipe=make_recipe(method, name=data.name, size=data.size, **given)))
-    protocol = whole = None
+    protocol: Protocol | None = None
+    whole: Protocol | None = None
     if wishes.evaluate:
-        protocol = make_protocol(name=data.name, **{**_fields(base.protocol if base else None), **wishes.protocol})
-    if wishes.evaluate and (wishes.whole if wishes.whole is not None else base is None or base.whole):
+        learned = [job.recipe.network for job in jobs if isinstance(job.recipe, MatchingRecipe)]
+        known = {"network": learned[-1]} if learned else {}
+        known |= base.given.get("protocol", _fields(base.protocol)) if base else {}
+        protocol = make_protocol(name=data.name, size=data.size, **{**known, **wishes.protocol})
+    if protocol and (wishes.whole if wishes.whole is not None else base is None or base.whole):
         given = {key: value for key, value in wishes.protocol.items() if key != "epochs"}
-        whole = make_protocol(name=data.name, whole=True, **{**_fields(base.whole if base else None), **given})
+        known = {"network": protocol.network}
+        known |= base.given.get("whole", _fields(base.whole)) if base else {}
+        whole = make_protocol(name=data.name, size=data.size, whole=True, **{**known, **given})
         jobs.append(Job(method=WHOLE))
     plan = Plan(jobs=tuple(jobs), protocol=protocol, whole=whole, fingerprint=data.fingerprint, **fields)
     check_plan(plan, data)
@@ -165,21 +174,21 @@ def from_toml(path: Path) -> Plan:
 
 def _from_table(table: dict[str, Any]) -> Plan:
     for key in table:
-        check_choice("a key of the recipe", key, [f.name for f in dataclasses.fields(Plan)])
-    name = table["dataset"]
-    jobs = [_job(dict(row), name) for row in table.pop("jobs")]
+        check_choice("a key of the recipe", key, [f.name for f in dataclasses.fields(Plan) if f.name != "given"])
+    jobs = [_job(dict(row)) for row in table.pop("jobs")]
+    given: dict[str, dict[str, Any]] = {key: dict(table[key]) for key in ("protocol", "whole") if key in table}
     for key in ("protocol", "whole"):
-        table[key] = make_protocol(name=name, whole=key == "whole", **table[key]) if key in table else None
+        table[key] = make_protocol(name="", size=0, whole=key == "whole", **table[key]) if key in table else None
     if table["whole"]:
         jobs.append(Job(method=WHOLE))
-    return Plan(jobs=tuple(jobs), **table)
+    return Plan(jobs=tuple(jobs), given=given, **table)
 
 
-def _job(row: dict[str, Any], dataset: str) -> Job:
+def _job(row: dict[str, Any]) -> Job:
     method = row.pop("method")
     for key in row:
         check_choice(f"an option of {method}", key, sorted(_names(method)))
-    return Job(method=method, recipe=make_recipe(method, name=dataset, size=0, **row))
+    return Job(method=method, recipe=make_recipe(method, name="", size=0, **row), given=row)
 
 
 def _pairs(wishes: Wishes, base: Plan | None) -> list[tuple[str, int]]:
@@ -195,9 +204,18 @@ def _pairs(wishes: Wishes, base: Plan | None) -> list[tuple[str, int]]:
 
 
 def _known(base: Plan | None, method: str, ipc: int) -> dict[str, Any]:
-    """What a config file says of a method: at this number of images a class, else at the first it has."""
-    recipes = [job.recipe for job in base.made if job.method == method and job.recipe] if base else []
-    return _fields(next((recipe for recipe in recipes if recipe.ipc == ipc), recipes[0] if recipes else None))
+    """What a config file says of a method: at this number of images a class, else at the first it has.
+
+    The default learning rate goes with the number of images, so another number's default is not taken over.
+    """
+    jobs = [job for job in base.made if job.method == method] if base else []
+    job = next((job for job in jobs if job.ipc == ipc), jobs[0] if jobs else None)
+    if job is None or job.ipc is None:
+        return {}
+    known = dict(job.given) or _fields(job.recipe)
+    if job.ipc != ipc and known.get("lr") == default_lr(job.ipc):
+        del known["lr"]
+    return known
 
 
 def _names(method: str) -> set[str]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 import re
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -77,8 +79,10 @@ class Run:
             return
         line = json.dumps({"event": kind, "job": self.job, "time": round(time.time(), 3), **values})
         path = self.folder / "events.jsonl"
-        with writable(path), path.open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
+        with writable(path), path.open("ab+") as file:
+            if file.tell() and file.seek(-1, 2) and file.read() != b"\n":
+                file.write(b"\n")  # a kill cut the last line short
+            file.write(line.encode() + b"\n")
 
     def events(self, kind: str) -> list[dict[str, Any]]:
         """The events of one kind of this job; a last line cut short by a kill is passed over."""
@@ -87,7 +91,7 @@ class Run:
             return []
         found = []
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-            with contextlib.suppress(json.JSONDecodeError):
+            with contextlib.suppress(json.JSONDecodeError, RecursionError):
                 event = json.loads(line)
                 if isinstance(event, dict) and (event.get("event"), event.get("job")) == (kind, self.job):
                     found.append(event)
@@ -113,7 +117,7 @@ class Run:
             meta = json.loads(metadata["checkpoint"])
             job, recipe, seed = meta["job"], dict(meta["recipe"]), meta["seed"]
             step, seconds = int(meta["step"]), float(meta["seconds"])
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, RecursionError):
             raise UserError(f"{path} is not a checkpoint; delete it to start this job again") from None
         if job != self.job:
             return 0  # of an earlier job, which has ended
@@ -230,14 +234,14 @@ def check_free(out: Path, *, overwrite: bool) -> None:
     with writable(out):
         if not out.is_dir() or not set(out.iterdir()) - set(_leftovers(out)):
             return
-    if not _is_run(out):
+    if not is_run(out):
         raise UserError(f"{out} is not empty and not a run of condenset: choose another --out")
     if not overwrite:
         hint = f"go on with 'condenset resume {out}', choose another --out, or --overwrite it"
         raise UserError(f"{out} holds a run already: {hint}")
 
 
-def _is_run(folder: Path) -> bool:
+def is_run(folder: Path) -> bool:
     """Whether the folder holds a recipe that condenset wrote: somebody else's may be one for soup."""
     path = folder / "recipe.toml"
     with writable(folder):
@@ -267,10 +271,33 @@ def _leftovers(folder: Path) -> list[Path]:
     return [path for pattern in patterns for path in folder.glob(pattern)]
 
 
-def free_name(folder: Path) -> Path:
-    """`folder`, or `folder-2`, `folder-3`, … whichever is not there yet."""
+def fresh_folder(folder: Path) -> Path:
+    """Make `folder`, or `folder-2`, `folder-3`, … whichever is not there yet."""
     number, path = 1, folder
-    while path.exists():
-        number += 1
-        path = folder.with_name(f"{folder.name}-{number}")
-    return path
+    with writable(folder):
+        while True:
+            try:
+                path.mkdir(parents=True)
+                return path
+            except FileExistsError:
+                number += 1
+                path = folder.with_name(f"{folder.name}-{number}")
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep other processes out of a run's folder; the lock goes with this process, however it ends."""
+    if sys.platform == "win32":
+        yield  # no such lock there
+        return
+    import fcntl
+
+    with writable(folder):
+        handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise UserError(f"{folder} is being worked on by another process: wait for it, or stop it") from None
+    finally:
+        os.close(handle)

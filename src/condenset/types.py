@@ -113,6 +113,9 @@ class CondensedSet(Dataset[tuple[Tensor, Tensor]]):
         check(images.dtype == torch.float32, "images must be float32", images.dtype)
         check(images.ndim == 4 and images.shape[1] in (1, 3), "images must be (N, 1 or 3, H, W)", tuple(images.shape))
         check(len(images) > 0, "a set must hold at least one image", len(images))
+        check(min(images.shape[2:]) > 0, "images must have at least a pixel", tuple(images.shape))
+        check(num_classes > 0, "a set must have at least one class", num_classes)
+        check(isinstance(self.provenance.get("recipe", {}), Mapping), "a recipe must be a table", "something else")
         check(bool(torch.isfinite(images).all()), "images must be finite", "NaN or infinity")
         check(len(labels) == len(images), f"labels must number {len(images)}", len(labels))
         if labels.ndim == 1:
@@ -124,6 +127,7 @@ class CondensedSet(Dataset[tuple[Tensor, Tensor]]):
             check(labels.dtype == torch.float32, "soft labels must be float32", labels.dtype)
             check(bool(torch.isfinite(labels).all()), "soft labels must be finite", "NaN or infinity")
         check(len(self.mean) == len(self.std) == images.shape[1], "mean and std must have a value a channel", self.mean)
+        check(all(map(math.isfinite, self.mean)), "mean must be finite", self.mean)
         check(all(math.isfinite(s) and s > 0 for s in self.std), "std must be above 0", self.std)
 
     def __len__(self) -> int:
@@ -176,7 +180,7 @@ class CondensedSet(Dataset[tuple[Tensor, Tensor]]):
             )
         except UserError as error:
             raise UserError(f"{path}: {error}") from None
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
             raise UserError(f"{path} is not a set of condenset: {type(error).__name__} in its metadata") from None
 
 

@@ -14,22 +14,24 @@ from condenset.files import write_file
 from condenset.methods import METHODS
 from condenset.plans import WHOLE, Job, Plan, from_toml
 from condenset.report.grid import save_grid
-from condenset.runs import Run, writable
+from condenset.runs import Run, is_run, writable
 from condenset.types import CondensedSet, Scores, Splits
 from condenset.version import VERSION
 
-SCORED = ("method", "ipc", "network", "accuracy_mean", "accuracy_std", "accuracies")  # what a table needs of a record
+NEEDED = ("method", "ipc", "network", "condense_seconds")  # what a table needs of a record
 
 
 def execute(plan: Plan, splits: Splits, run: Run) -> list[dict[str, Any]]:
     """Do every job that is not done yet; give the records of all, which results.json holds too."""
-    done = {(record["method"], record["ipc"]): record for record in read_results(run.folder)}
+    finished = read_results(run.folder)
+    done = {(record["method"], record["ipc"]): record for record in finished if "accuracy_mean" in record}
     keys = [(job.method, job.ipc) for job in plan.jobs]
     for key, job in zip(keys, plan.jobs, strict=True):
         if key not in done:
             done[key] = _do(plan, job, splits, run)
-            if run.folder and plan.protocol:
-                write_results(run.folder / "results.json", [done[key] for key in keys if key in done])
+            records = [done[key] for key in keys if key in done]
+            if run.folder and records != finished[: len(records)]:
+                write_results(run.folder / "results.json", records)
     if run.folder:
         run.drop_checkpoint()  # a kill may have come between the last set and this
         _picture(plan, run.folder / "grid.png")
@@ -117,7 +119,7 @@ def read_results(folder: Path | None) -> list[dict[str, Any]]:
         return []
     try:
         records: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
-        whole = isinstance(records, list) and all(set(SCORED) <= set(record) for record in records)
+        whole = isinstance(records, list) and all(set(NEEDED) <= set(record) for record in records)
     except (ValueError, TypeError, RecursionError):
         whole = False
     if not whole:
@@ -132,16 +134,25 @@ def find_set(path: Path) -> tuple[CondensedSet, Path]:
 
 
 def evaluate_file(
-    path: Path, run: Run, load: Callable[..., Splits], fields: dict[str, Any], source: dict[str, Any]
+    path: Path,
+    run: Run,
+    load: Callable[..., Splits],
+    fields: dict[str, Any],
+    source: dict[str, Any],
+    seed: int | None = None,
 ) -> dict[str, Any]:
     """Score a set file on the test images of its own dataset, or of another; a record like a run's.
 
-    source: what was given of load's dataset, data_dir and size; fields: of the protocol's.
+    source: what was given of load's dataset, data_dir and size; fields: of the protocol's; seed: else the set's own,
+    so that the score of a run is repeated.
     """
     small, file = find_set(path)
+    own = small.provenance.get("seed")
+    run.seed = seed if seed is not None else own if isinstance(own, int) else 0
     given = "dataset" in source
     source = source if given else {**_origin(small, file), **source}
-    check(bool(source["dataset"]), f"{file} does not say which dataset it is of: give --dataset", source["dataset"])
+    named = isinstance(source["dataset"], str) and source["dataset"] != ""
+    check(named, f"{file} must say which dataset it is of, else give --dataset", source["dataset"])
     try:
         test = load(**source).test
     except UserError as error:
@@ -154,7 +165,7 @@ def evaluate_file(
 def _origin(small: CondensedSet, file: Path) -> dict[str, Any]:
     """Where the data of a set file are: its run's recipe says it best, its own provenance has the name alone."""
     for folder in (file.parent, file.parent.parent):
-        if (folder / "recipe.toml").is_file():
+        if is_run(folder):
             plan = from_toml(folder / "recipe.toml")
             if plan.fingerprint == small.provenance.get("fingerprint"):
                 return {"dataset": plan.dataset, "data_dir": plan.data_dir, "size": plan.size}

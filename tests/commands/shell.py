@@ -44,8 +44,7 @@ PRELOADED = [
     "condenset.data",
     "condenset.console",
     "pytest",
-    "torch._meta_registrations",  # what torch imports when it is first needed
-    "torch.fx.experimental.symbolic_shapes",
+    "torch._dynamo",  # torch imports it late, for networks that have shapes only
 ]
 
 

@@ -100,7 +100,7 @@ def test_json_is_all_that_stdout_holds(condenset: Condenset, toy: Path, tmp_path
 def test_condense_makes_a_set_and_does_not_score_it(condenset: Condenset, toy: Path, tmp_path: Path) -> None:
     result = condenset("condense", toy, "--ipc", 2, *TINY_NETWORK, "--iterations", 3, "--out", "c")
     assert result.code == 0
-    assert names(tmp_path / "c") == ["condensed.safetensors", "events.jsonl", "grid.png", "recipe.toml"]
+    assert names(tmp_path / "c") == ["condensed.safetensors", "events.jsonl", "grid.png", "recipe.toml", "results.json"]
     assert len(CondensedSet.load("c/condensed.safetensors")) == 6
     again = condenset("condense", "--config", "c/recipe.toml", "--out", "d")
     assert again.code == 0
@@ -222,8 +222,8 @@ def test_overwrite_removes_what_a_run_wrote_and_nothing_else(condenset: Condense
     assert tree(tmp_path) == before
     made = ("condense", toy, "--ipc", 1, *TINY_NETWORK, "--iterations", 1)
     assert condenset(*made, "--out", "a", "--overwrite").code == 0
-    kept = ["condensed.safetensors", "events.jsonl", "grid.png", "notes.txt", "recipe.toml", "sets/mine.safetensors"]
-    assert names(tmp_path / "a") == kept
+    made_anew = ["condensed.safetensors", "events.jsonl", "grid.png", "recipe.toml", "results.json"]
+    assert names(tmp_path / "a") == sorted([*made_anew, "notes.txt", "sets/mine.safetensors"])
     assert Path("a/notes.txt").read_text() == "mine"
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from condenset import UserError, networks
+from condenset import UserError, load, networks
 from condenset.plans import Plan, Wishes, from_toml, make_plan, to_toml
 from plain import tiny_data
 
@@ -59,11 +59,26 @@ def test_wishes_win_over_the_config_and_the_config_over_presets(tmp_path: Path) 
 def test_a_short_config_gets_the_presets_of_its_dataset(tmp_path: Path) -> None:
     path = tmp_path / "short.toml"
     path.write_text('dataset = "digits"\n[[jobs]]\nmethod = "dm"\nipc = 1\n[protocol]\n[whole]\n')
-    plan = from_toml(path)
+    plan = make_plan(load("digits").train, Wishes(), from_toml(path), dataset="digits")
     assert plan.protocol is not None
     assert plan.whole is not None
     assert plan.jobs[0].recipe.iterations == 500  # type: ignore[union-attr]
     assert (plan.protocol.epochs, plan.whole.epochs) == (500, 40)
+
+
+def test_another_number_of_images_gets_its_own_learning_rate_unless_one_was_chosen() -> None:
+    def rate(base: Plan) -> float:
+        return plan_of(Wishes(ipcs=(100,), recipe={"allow_fewer": True}), base).jobs[1].recipe.lr  # type: ignore[union-attr]
+
+    assert rate(plan_of(BOTH)) == 10.0
+    assert rate(plan_of(dataclasses.replace(BOTH, recipe={"lr": 3.0}))) == 3.0
+
+
+def test_networks_are_tested_as_they_were_learned_unless_told_otherwise() -> None:
+    condensed = plan_of(dataclasses.replace(BOTH, recipe={"network": "mlp(width=3)"}, evaluate=False))
+    plan = plan_of(Wishes(), condensed)
+    assert plan.protocol is not None
+    assert plan.protocol.network == "mlp(width=3)"
 
 
 def test_the_whole_dataset_keeps_its_own_epochs() -> None:

@@ -164,6 +164,7 @@ def test_the_checkpoint_of_another_recipe_is_refused(tmp_path: Path, fields: dic
     [
         "{",
         "[]",
+        "[" * 100_000,
         "{}",
         json.dumps({"job": "dm-1", "recipe": 3, "seed": 0, "step": 1, "seconds": 1}),
         json.dumps({"job": "dm-1", "recipe": {"lr": 1.0}, "seed": 0, "step": "x", "seconds": 1}),
@@ -191,7 +192,7 @@ def test_events_survive_what_a_kill_leaves(tmp_path: Path) -> None:
     run = new_run(tmp_path)
     run.event("network", net=0, accuracy=0.1 + 0.2)
     with (tmp_path / "events.jsonl").open("ab") as file:
-        file.write(b'[1]\n"text"\n\xff\xfe\n{"event": "network", "job": "dm-1", "net"')
+        file.write(b"[" * 100_000 + b'\n[1]\n"text"\n\xff\xfe\n{"event": "network", "job": "dm-1", "net"')
     new_run(tmp_path, job="dm-10").event("network", net=0)
     found = run.events("network")
     assert [event["accuracy"] for event in found] == [0.1 + 0.2]
@@ -213,10 +214,27 @@ def test_a_checkpoint_that_cannot_be_written_is_one_line(tmp_path: Path) -> None
 
 
 def test_free_names(tmp_path: Path) -> None:
-    assert runs.free_name(tmp_path / "digits").name == "digits"
-    (tmp_path / "digits").mkdir()
-    (tmp_path / "digits-2").write_text("")
-    assert runs.free_name(tmp_path / "digits").name == "digits-3"
+    assert runs.fresh_folder(tmp_path / "runs" / "digits").name == "digits"
+    (tmp_path / "runs" / "digits-2").write_text("")
+    assert runs.fresh_folder(tmp_path / "runs" / "digits").name == "digits-3"
+    assert (tmp_path / "runs" / "digits-3").is_dir()
+
+
+def test_a_folder_is_worked_on_by_one_process_at_a_time(tmp_path: Path) -> None:
+    busy = pytest.raises(UserError, match="being worked on by another process")
+    with runs.locked(tmp_path), busy, runs.locked(tmp_path):
+        pass
+    with runs.locked(tmp_path):
+        pass  # free again
+
+
+def test_an_event_after_a_line_cut_short_is_not_lost(tmp_path: Path) -> None:
+    run = Run(folder=tmp_path, job="a")
+    run.event("network", net=0)
+    with (tmp_path / "events.jsonl").open("a") as file:
+        file.write('{"event": "netw')
+    run.event("network", net=1)
+    assert [event["net"] for event in run.events("network")] == [0, 1]
 
 
 def test_a_folder_with_nothing_but_leftovers_of_a_kill_is_free(tmp_path: Path) -> None:

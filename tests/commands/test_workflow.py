@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -122,6 +123,10 @@ def test_sets_without_provenance_are_told_of_too(tmp_path: Path) -> None:
     run = Run(place=Place.best("cpu"))
     fields = {"nets": 1, "epochs": 1, "network": NETWORK}
     (tmp_path / "recipe.toml").unlink(missing_ok=True)
+    odd = dataclasses.replace(bare, provenance={"dataset": 5, "seconds": "many"})
+    odd.save(tmp_path / "odd.safetensors")
+    with pytest.raises(UserError, match=r"odd.* give --dataset, but got 5"):
+        workflow.evaluate_file(tmp_path / "odd.safetensors", run, lambda **_: SPLITS, fields, {})
     with pytest.raises(UserError, match="give --dataset"):
         workflow.evaluate_file(tmp_path / "bare.safetensors", run, lambda **_: SPLITS, fields, {})
     record = workflow.evaluate_file(tmp_path / "bare.safetensors", run, lambda **_: SPLITS, fields, {"dataset": "tiny"})

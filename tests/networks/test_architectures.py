@@ -54,8 +54,8 @@ SMALLEST = [
     ("vgg11", 3, 32),
     ("resnet18", 3, 16),
     ("resnet18_ap", 1, 16),
-    ("resnet18(norm='batch')", 1, 8),
-    ("resnet18_ap(norm='batch')", 3, 8),
+    ("resnet18(norm='batch')", 1, 16),
+    ("resnet18_ap(norm='batch')", 3, 16),
     ("lenet", 1, 12),
 ]
 

@@ -7,6 +7,7 @@ import difflib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import sub
 from pathlib import Path
 
 from condenset.data.adapters import from_dataset
@@ -47,6 +48,7 @@ __all__ = [
 ]
 
 PathLike = str | os.PathLike[str]
+SAME_MEAN = 0.02  # how far a dataset's mean pixel may lie from the constant in use
 
 
 def load(name_or_path: PathLike, *, data_dir: PathLike | None = None, size: int | None = None) -> Splits:
@@ -175,6 +177,9 @@ def check_files(name_or_path: PathLike, *, data_dir: PathLike | None = None, siz
         wanted = f"{known.num_train} train and {known.num_test} test images"
         raise UserError(f"{name} must have {wanted}, but got {counts[0]} and {counts[1]} in {raw.source}")
     measured = stats.result()
+    if known is not None and known.mean and max(map(abs, map(sub, known.mean, measured[0]))) > SAME_MEAN:
+        means = [" ".join(f"{value:.3f}" for value in values) for values in (known.mean, measured[0])]
+        raise UserError(f"the pixels of {name} must have the mean {means[0]}, but got {means[1]}: another dataset?")
     return Report(
         name=name,
         num_train=counts[0],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 
 import torch
@@ -51,6 +52,7 @@ def _default(place: Place) -> int:
 
 def _maps(network: nn.Module, image: tuple[int, int, int], by_hand: bool) -> Iterator[tuple[int, int, int]]:
     """Numbers an image takes before, within and after each layer that leaves a map in memory."""
+    network = copy.deepcopy(network).to_empty(device="cpu")  # the meta device would load the compiler to run group norm
     found: list[tuple[int, int, int]] = []
 
     def note(module: nn.Module, given: tuple[Tensor, ...], out: Tensor) -> None:
@@ -62,7 +64,7 @@ def _maps(network: nn.Module, image: tuple[int, int, int], by_hand: bool) -> Ite
 
     hooks = [module.register_forward_hook(note) for module in network.modules() if is_layer(module)]
     with torch.no_grad():
-        network(torch.empty(1, *image, device="meta"))
+        network(torch.zeros(1, *image))
     for hook in hooks:
         hook.remove()
     yield from found

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import platform
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
@@ -39,16 +41,24 @@ class Place:
         """The name of the device, for the record."""
         if self.device.type == "cuda":
             return torch.cuda.get_device_name(self.device)
-        return f"{platform.machine()} {self.device.type}, {torch.get_num_threads()} threads"
+        threads = torch.get_num_threads()
+        return f"{platform.machine()} {self.device.type}, {threads} thread{'s' if threads > 1 else ''}"
 
     def reset_peak_memory(self) -> None:
+        """Forget the peak so far, where that can be done."""
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
+        else:
+            with contextlib.suppress(OSError):
+                Path("/proc/self/clear_refs").write_text("5")
 
     def peak_memory(self) -> int:
-        """Bytes at most in use: the GPU's since the reset, on CPU this process's since its start."""
+        """Bytes at most in use since the reset: the GPU's, or this process's (beyond Linux: since its start)."""
         if self.device.type == "cuda":
             return torch.cuda.max_memory_allocated(self.device)
+        with contextlib.suppress(OSError):
+            status = Path("/proc/self/status").read_text()
+            return 1024 * int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")))
         if sys.platform == "win32":
             return 0  # the standard library cannot tell there
         import resource
@@ -65,6 +75,7 @@ def _device(name: str | None) -> str:
     check_choice("device", kind, DEVICES)
     if not there[kind]:
         raise UserError(f"device {name!r} is not there: this machine has {', '.join(k for k in DEVICES if there[k])}")
-    if number and not (number.isdecimal() and kind == "cuda" and int(number) < torch.cuda.device_count()):
-        raise UserError(f"device {name!r} is not there: this machine has {torch.cuda.device_count()} CUDA devices")
+    count = torch.cuda.device_count() if kind == "cuda" else 1
+    if number and not (number.isdecimal() and int(number) < count):
+        raise UserError(f"device {name!r} is not there: of {kind} this machine has {count}, counted from 0")
     return name

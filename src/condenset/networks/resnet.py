@@ -12,8 +12,8 @@ from condenset.networks.layers import NORMS
 
 # (channels, stride) of each basic block
 BLOCKS = ((64, 1), (64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), (512, 1))
-# Three halvings must leave a pixel, and instance norm four: normalised alone, a pixel is zero whatever the image.
-SMALLEST = {"instance": 16, "batch": 8}
+# Three halvings must leave four pixels: alone, one is normalised to zero whatever the image.
+SMALLEST = 16
 
 
 class BasicBlock(nn.Module):
@@ -46,7 +46,7 @@ class ResNet18(Network):
     def __init__(self, *, channels: int, size: int, num_classes: int, norm: str, average_pooling: bool = False) -> None:
         super().__init__()
         name = "resnet18_ap" if average_pooling else "resnet18"
-        check_size(f"{name}(norm={norm!r})", size, SMALLEST[norm])
+        check_size(f"{name}(norm={norm!r})", size, SMALLEST)
         in_channels = 64
         self.stem = nn.Conv2d(channels, in_channels, 3, padding=1, bias=False)
         self.norm = NORMS[norm](in_channels, size)
