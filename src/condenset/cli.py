@@ -162,11 +162,13 @@ def evaluate_command(
     precision: Precision = None,
     size: Size = None,
     out: Annotated[Path | None, typer.Option(help="Also write the results to this JSON file.")] = None,
+    config: Annotated[Path | None, typer.Option(help="A recipe.toml whose [protocol] to score by.")] = None,
     data_dir: DataDir = None,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
     """Train fresh networks on sets and test them on real images."""
+    from condenset import plans
     from condenset.engine import Place
     from condenset.runs import Run, probe
     from condenset.workflow import evaluate_file, write_results
@@ -176,7 +178,9 @@ def evaluate_command(
     if out:
         probe(out.parent)
     run = Run(place=Place.best(device, precision))
-    fields, source = _given(network=network, nets=nets, epochs=epochs), _given(dataset=dataset, data_dir=data_dir)
+    known = plans.from_toml(config).given.get("protocol", {}) if config else {}
+    fields = {**known, **_given(network=network, nets=nets, epochs=epochs)}
+    source = _given(dataset=dataset, data_dir=data_dir)
     source, load, records = source | _given(size=size), functools.cache(_load), []
     with _watched(run):
         for path in sets:

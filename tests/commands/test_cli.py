@@ -117,6 +117,8 @@ def test_evaluate_takes_files_and_folders_and_finds_their_data(condenset: Conden
     assert condenset("evaluate", "a", *few, "--out", "results/scores.json").complaint.startswith("results/scores.json ")
     assert condenset("evaluate", "a", *few, "--out", "results/scores.json", "--overwrite").code == 0
     assert len(records_of_file("results/scores.json")) == 1
+    by_recipe = json.loads(condenset("evaluate", "a", "--config", "a/recipe.toml", "--device", "cpu", "--json").out)[0]
+    assert by_recipe["accuracies"] == records_of(tmp_path / "a")[1]["accuracies"]  # the run's score, repeated
     shutil.copy("a/condensed.safetensors", "moved.safetensors")
     assert "give --dataset" in condenset("evaluate", "moved.safetensors", *few).complaint
     assert condenset("evaluate", "moved.safetensors", *few, "--dataset", toy).code == 0
