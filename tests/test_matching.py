@@ -94,6 +94,19 @@ def test_chunks_of_classes_give_the_same(norm: str, chunk: int) -> None:
     torch.testing.assert_close(parts.losses, whole.losses, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("counts", [[6, 6, 6], [7, 2, 5, 4]], ids=["equal", "unequal"])
+def test_slices_of_the_real_images_give_the_same(counts: list[int]) -> None:
+    whole, sliced = (problem(counts, allow_fewer=True) for _ in range(2))
+    assert whole.slice is not None
+    assert whole.slice > 30  # maps this small need no slices
+    sliced.slice = 2
+    for _ in range(3):
+        whole.step()
+        sliced.step()
+    torch.testing.assert_close(sliced.images_KICHW, whole.images_KICHW, rtol=1e-3, atol=1e-4)
+    assert problem([5, 5], network="convnet(width=8, depth=2, norm='batch')").slice is None
+
+
 def test_batch_norm_refuses_chunks() -> None:
     with pytest.raises(UserError, match="batch norm needs all 3 classes in one pass"):
         problem([5, 5, 5], Run(seed=3, place=CPU, chunk=2), network="convnet(width=8, depth=2, norm='batch')")

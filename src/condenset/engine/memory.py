@@ -13,7 +13,9 @@ from condenset.networks.layers import Block
 
 GIB = 2**30
 DEFAULT = 3 * GIB  # a GPU is busy with less: more memory would make nothing faster
+CPU_DEFAULT = GIB // 8  # more leaves the caches and makes everything slower
 SHARE_OF_FREE = 0.8
+CACHED = 2**22  # numbers of a layer's maps
 
 
 def classes_together(
@@ -26,7 +28,7 @@ def classes_together(
     by_hand: bool,
     memory: int | None = None,
 ) -> int:
-    """How many classes fit `memory` bytes (default 3 GiB, if so much is free), with so many images of each.
+    """How many classes fit `memory` bytes (default: what keeps the device busy), with so many images of each.
 
     network: on the meta device; image: (C, H, W); by_hand: whether kernels of our own do its blocks.
     """
@@ -43,7 +45,16 @@ def classes_together(
     return max(1, (memory or _default(place)) // max(of_real, of_synthetic, 1))
 
 
+def images_together(network: nn.Module, place: Place, image: tuple[int, int, int]) -> int | None:
+    """How many images pass a layer while its maps stay in a CPU's caches; None: as many as there are."""
+    if place.device.type != "cpu":
+        return None
+    return max(1, CACHED // max((sum(layer) for layer in _maps(network, image, by_hand=False)), default=1))
+
+
 def _default(place: Place) -> int:
+    if place.device.type == "cpu":
+        return CPU_DEFAULT
     if place.device.type != "cuda":
         return DEFAULT
     free, _ = torch.cuda.mem_get_info(place.device)
@@ -53,6 +64,8 @@ def _default(place: Place) -> int:
 def _maps(network: nn.Module, image: tuple[int, int, int], by_hand: bool) -> Iterator[tuple[int, int, int]]:
     """Numbers an image takes before, within and after each layer that leaves a map in memory."""
     network = copy.deepcopy(network).to_empty(device="cpu")  # the meta device would load the compiler to run group norm
+    for parameter in network.parameters():
+        parameter.data.zero_()
     found: list[tuple[int, int, int]] = []
 
     def note(module: nn.Module, given: tuple[Tensor, ...], out: Tensor) -> None:

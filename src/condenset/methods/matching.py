@@ -14,7 +14,7 @@ from torch import Tensor
 
 from condenset import augment, draws, networks
 from condenset.data.store import ClassStore
-from condenset.engine.memory import classes_together
+from condenset.engine.memory import classes_together, images_together
 from condenset.engine.step import accelerate, by_hand, forward_of
 from condenset.errors import UserError
 from condenset.methods.common import finished, images_per_class
@@ -82,6 +82,9 @@ class Matching:
         self.network = networks.headless(networks.batch_statistics(network))
         self.parameters = networks.Parameters(self.network, device)
         self.forward = forward_of(self.network, run.place)
+        image = (data.channels, data.size, data.size)
+        batch_norm = networks.uses_batch_norm(self.network)
+        self.slice = None if batch_norm else images_together(self.network, run.place, image)
         self.chunks = self._split(data, counts, self._classes_together(data, max(counts)))
 
         self.images_KICHW = self._initial(data, max(counts))
@@ -167,19 +170,22 @@ class Matching:
             real_KBCHW = self.store.take(places_KB)
         views = self.parameters.views(weights, self.dtype)
         with torch.no_grad():
-            real_KBF = self._embed(views, real_KBCHW, chunk.real_index)
+            real_KBF = self._embed(views, real_KBCHW, chunk.real_index, self.slice)
         synthetic_KIF = self._embed(views, images_KICHW, chunk.synthetic_index)
         return self.objective(real_KBF, synthetic_KIF, chunk.real_KB, chunk.synthetic_KI)
 
-    def _embed(self, views: dict[str, Tensor], images_KNCHW: Tensor, index: Tensor | None) -> Tensor:
+    def _embed(
+        self, views: dict[str, Tensor], images_KNCHW: Tensor, index: Tensor | None, images_together: int | None = None
+    ) -> Tensor:
         """(K, N, F) features; padding never enters the network, since batch norm would see it."""
         shape = images_KNCHW.shape[:2]
         images = images_KNCHW.flatten(0, 1).to(self.dtype)
-        if index is None:
-            features = self.forward(views, images)
-        else:
-            found = self.forward(views, images[index])
-            features = found.new_zeros(len(images), found.shape[1]).index_copy(0, index, found)
+        filled = images if index is None else images[index]
+        parts = filled.split(images_together or len(filled))
+        found = [self.forward(views, part) for part in parts]
+        features = torch.cat(found) if len(found) > 1 else found[0]
+        if index is not None:
+            features = features.new_zeros(len(images), features.shape[1]).index_copy(0, index, features)
         return features.view(*shape, -1)
 
 
