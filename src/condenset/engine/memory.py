@@ -36,9 +36,7 @@ def classes_together(
     maps = list(_maps(network, image, by_hand))
     pixels = image[0] * image[1] * image[2]
     largest = max((sum(layer) for layer in maps), default=0)  # without gradients, a layer at a time
-    kept = sum(
-        inside + after for _, inside, after in maps
-    )  # with gradients, all of them, and those of the layer at hand
+    kept = sum(inside + after for _, inside, after in maps)  # with gradients, all layers' maps stay
     features = maps[-1][-1] if maps else pixels
     of_real = real * (largest * item + 4 * pixels * item)
     of_synthetic = synthetic * ((kept + 2 * largest) * item + 24 * pixels) + real * features * item

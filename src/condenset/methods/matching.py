@@ -82,9 +82,8 @@ class Matching:
         self.network = networks.headless(networks.batch_statistics(network))
         self.parameters = networks.Parameters(self.network, device)
         self.forward = forward_of(self.network, run.place)
-        image = (data.channels, data.size, data.size)
-        batch_norm = networks.uses_batch_norm(self.network)
-        self.slice = None if batch_norm else images_together(self.network, run.place, image)
+        self.image, self.batch_norm = (data.channels, data.size, data.size), networks.uses_batch_norm(self.network)
+        self.slice = None if self.batch_norm else images_together(self.network, run.place, self.image)
         self.chunks = self._split(data, counts, self._classes_together(data, max(counts)))
 
         self.images_KICHW = self._initial(data, max(counts))
@@ -112,14 +111,14 @@ class Matching:
     def _classes_together(self, data: ImageData, synthetic: int) -> int:
         """How many classes pass together: all with batch norm, else what was asked for or what fits."""
         run, num = self.run, data.num_classes
-        if networks.uses_batch_norm(self.network):
+        if self.batch_norm:
             if run.chunk is not None and run.chunk < num:
                 raise UserError(f"batch norm needs all {num} classes in one pass, but got chunks of {run.chunk}")
             return num
         fitting = run.chunk or classes_together(
             self.network,
             run.place,
-            (data.channels, data.size, data.size),
+            self.image,
             real=self.batch,
             synthetic=synthetic,
             by_hand=by_hand(self.network, run.place),
@@ -129,10 +128,8 @@ class Matching:
 
     def _initial(self, data: ImageData, num: int) -> Tensor:
         device = self.run.place.device
-        key, classes_K = (
-            draws.make_key(self.run.seed, "init", device=device),
-            torch.arange(data.num_classes, device=device),
-        )
+        key = draws.make_key(self.run.seed, "init", device=device)
+        classes_K = torch.arange(data.num_classes, device=device)
         if self.recipe.init == "real":
             return self.store.take(self.store.choose(key, 0, classes_K, num))
         shape = (num, data.channels, data.size, data.size)
