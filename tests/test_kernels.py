@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from condenset import augment, draws, kernels
 from condenset.engine import Place
 from condenset.methods.matching import Matching, mean_distance
-from condenset.recipes import MatchingRecipe
+from condenset.recipes import MatchingRecipe, Protocol
 from condenset.runs import Run
+from condenset.train import Trainer, TrainingSet
 from plain import tiny_data
 
 pytest.importorskip("triton")
 from condenset.kernels import augment as augment_kernel
 from condenset.kernels import philox as philox_kernel
-from condenset.kernels.first_block import first_block
-from condenset.kernels.norm_pool import norm_relu_pool
+from condenset.kernels.first_block import first_block, first_block_known
+from condenset.kernels.norm_pool import norm_relu_pool, norm_relu_pool_known
+from condenset.networks.layers import Block
 
 KEY = draws.make_key(3, "test")
 
@@ -66,42 +71,98 @@ def test_sampling_normalises_stored_pixels() -> None:
     torch.testing.assert_close(fast, augment.apply(transform, normalised), atol=3e-5, rtol=1e-4)
 
 
+def plain_block(maps: Tensor, gain: Tensor, bias: Tensor, batch: bool) -> Tensor:
+    if batch:
+        return F.avg_pool2d(F.relu(F.batch_norm(maps, None, None, gain, bias, training=True)), 2)
+    return F.avg_pool2d(F.relu(F.group_norm(maps, len(gain), gain, bias)), 2)
+
+
+@pytest.mark.parametrize("batch", [False, True])
 @pytest.mark.parametrize(
-    ("in_channels", "channels", "size", "padding"), [(3, 16, 8, 1), (1, 20, 28, 3), (3, 32, 9, 1), (3, 100, 4, 1)]
+    ("in_channels", "channels", "size", "padding"), [(3, 16, 8, 1), (1, 20, 28, 3), (3, 32, 18, 1), (3, 100, 4, 1)]
 )
-def test_blocks(in_channels: int, channels: int, size: int, padding: int) -> None:
+def test_first_block(in_channels: int, channels: int, size: int, padding: int, batch: bool) -> None:
     torch.manual_seed(size)
-    images = torch.randn(3, in_channels, size, size, requires_grad=True)
-    weight, offset = 0.3 * torch.randn(channels, in_channels, 3, 3), torch.randn(channels)
+    images = (torch.randn(3, in_channels, size, size) + 1.5).requires_grad_()
+    weight = (0.3 * torch.randn(channels, in_channels, 3, 3)).requires_grad_()
+    offset = torch.randn(channels)  # which the norm takes away
     gain, bias = (torch.randn(channels, requires_grad=True) for _ in range(2))
-    maps = F.conv2d(images, weight, offset, padding=padding)
-    plain = F.avg_pool2d(F.relu(F.group_norm(maps, channels, gain, bias)), 2)
-    target = torch.randn(plain.shape)
-    wanted = torch.autograd.grad((plain * target).sum(), (images, maps, gain, bias))
+    plain = plain_block(F.conv2d(images, weight, offset, padding=padding), gain, bias, batch)
+    target, inputs = torch.randn(plain.shape), (images, weight, gain, bias)
+    wanted = torch.autograd.grad((plain * target).sum(), inputs)
 
-    first = first_block(images, weight, gain.detach(), bias.detach(), padding)
-    torch.testing.assert_close(first, plain, atol=1e-5, rtol=1e-4)
-    (grad,) = torch.autograd.grad((first * target).sum(), images)
-    torch.testing.assert_close(grad, wanted[0], atol=1e-4, rtol=1e-3)
-
-    leaf = maps.detach().requires_grad_()
-    later = norm_relu_pool(leaf, gain, bias)
-    torch.testing.assert_close(later, plain, atol=1e-5, rtol=1e-4)
-    found = torch.autograd.grad((later * target).sum(), (leaf, gain, bias))
-    for mine, theirs in zip(found, wanted[1:], strict=True):
+    out, means, rstds = first_block(images, weight, gain, bias, padding, batch=batch)
+    torch.testing.assert_close(out, plain, atol=1e-5, rtol=1e-4)
+    found = torch.autograd.grad((out * target).sum(), inputs)
+    for mine, theirs in zip(found, wanted, strict=True):
         torch.testing.assert_close(mine, theirs, atol=1e-4, rtol=1e-3)
+    if batch:
+        known = first_block_known(images, weight, gain, bias, padding, means[0], rstds[0])
+        torch.testing.assert_close(known, plain, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("batch", [False, True])
+@pytest.mark.parametrize(("channels", "size"), [(16, 8), (20, 32), (33, 9), (100, 4), (16, 36)])
+def test_norm_relu_pool(channels: int, size: int, batch: bool) -> None:
+    torch.manual_seed(size)
+    maps = (torch.randn(3, channels, size, size) + 3).requires_grad_()
+    gain, bias = (torch.randn(channels, requires_grad=True) for _ in range(2))
+    plain = plain_block(maps, gain, bias, batch)
+    target, inputs = torch.randn(plain.shape), (maps, gain, bias)
+    wanted = torch.autograd.grad((plain * target).sum(), inputs)
+    out, means, rstds = norm_relu_pool(maps, gain, bias, batch=batch)
+    torch.testing.assert_close(out, plain, atol=1e-5, rtol=1e-4)
+    for mine, theirs in zip(torch.autograd.grad((out * target).sum(), inputs), wanted, strict=True):
+        torch.testing.assert_close(mine, theirs, atol=1e-4, rtol=1e-3)
+    if batch:
+        known = norm_relu_pool_known(maps, gain, bias, means[0], rstds[0])
+        torch.testing.assert_close(known, plain, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("in_channels", "size"), [(3, 8), (3, 9), (8, 8)])
+def test_a_block_with_batch_norm_keeps_its_statistics(
+    in_channels: int, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = Block(in_channels, 8, size=size, norm="batch", pooling="average")
+    fast = copy.deepcopy(plain)
+
+    def run(block: Block) -> list[Tensor]:
+        block.train()
+        outputs = [block(torch.randn(4, in_channels, size, size, generator=make())) for make in [generator] * 2]
+        return [*outputs, block.eval()(torch.ones(2, in_channels, size, size)), *block.norm.buffers()]
+
+    def generator() -> torch.Generator:
+        return torch.Generator().manual_seed(1)
+
+    wanted = run(plain)
+    monkeypatch.setattr(kernels, "available_for_blocks", lambda maps: True)
+    with torch.no_grad():
+        for mine, theirs in zip(run(fast), wanted, strict=True):
+            torch.testing.assert_close(mine, theirs, atol=1e-5, rtol=1e-4)
+
+
+def test_first_block_statistics_survive_a_mean_far_from_zero() -> None:
+    images = 30 + 0.1 * torch.randn(2, 3, 12, 12)
+    weight = torch.randn(16, 3, 3, 3)
+    weight -= weight.mean((1, 2, 3), keepdim=True)  # edges alone: the mean drops out but at the border
+    maps = F.conv2d(images.double(), weight.double(), padding=1)
+    _, means, rstds = first_block(images, weight, torch.ones(16), torch.zeros(16), 1)
+    torch.testing.assert_close(means.double(), maps.mean((2, 3)), atol=1e-3, rtol=1e-3)
+    wanted = (maps.var((2, 3), correction=0) + 1e-5).rsqrt()
+    torch.testing.assert_close(rstds.double(), wanted, atol=1e-3, rtol=1e-3)
 
 
 def test_statistics_survive_a_mean_far_from_zero() -> None:
     maps = 300 + 0.01 * torch.randn(2, 16, 12, 12)
     gain, bias = torch.ones(16), torch.zeros(16)
     plain = F.avg_pool2d(F.relu(F.group_norm(maps.double(), 16, gain.double(), bias.double())), 2)
-    torch.testing.assert_close(norm_relu_pool(maps, gain, bias).double(), plain, atol=2e-2, rtol=1e-2)
+    torch.testing.assert_close(norm_relu_pool(maps, gain, bias)[0].double(), plain, atol=2e-2, rtol=1e-2)
 
 
-def test_a_matching_step_by_kernels_is_the_plain_step(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("norm", ["instance", "batch"])
+def test_a_matching_step_by_kernels_is_the_plain_step(norm: str, monkeypatch: pytest.MonkeyPatch) -> None:
     data = tiny_data([6, 6, 6])
-    recipe = MatchingRecipe(ipc=2, network="convnet(width=8, depth=2)", iterations=4, batch=3)
+    recipe = MatchingRecipe(ipc=2, network=f"convnet(width=8, depth=2, norm={norm!r})", iterations=4, batch=3)
     place = Place.best("cpu")
 
     def steps() -> Matching:
@@ -117,3 +178,21 @@ def test_a_matching_step_by_kernels_is_the_plain_step(monkeypatch: pytest.Monkey
     fast = steps()
     torch.testing.assert_close(fast.losses, plain.losses, rtol=1e-3, atol=1e-4)
     torch.testing.assert_close(fast.images_KICHW, plain.images_KICHW, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("norm", ["instance", "batch"])
+def test_training_by_kernels_is_plain_training(norm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    place, data = Place.best("cpu"), TrainingSet.of(tiny_data([6, 6, 6]), torch.device("cpu"))
+    protocol = Protocol(epochs=1, batch=5, lr=0.1)
+
+    def trained() -> Trainer:
+        trainer = Trainer(f"convnet(width=8, depth=2, norm={norm!r})", data, protocol, place)
+        trainer.train(3, "test")
+        return trainer
+
+    plain = trained()
+    monkeypatch.setattr(kernels, "available", lambda tensor: not tensor.is_meta)
+    monkeypatch.setattr(kernels, "available_for_blocks", lambda maps: not maps.is_meta)
+    fast = trained()
+    torch.testing.assert_close(fast.weights, plain.weights, rtol=1e-3, atol=1e-3)
+    assert fast.accuracy(data) == plain.accuracy(data)

@@ -75,15 +75,18 @@ def normal(key: Tensor, step: int | Tensor, rows: Tensor, num: int) -> Tensor:
     return torch.cat((radius * torch.cos(angle), radius * torch.sin(angle)), dim=1)[:, :num]
 
 
-def subsets(key: Tensor, step: int | Tensor, rows: Tensor, counts: Tensor, max_count: int, num: int) -> Tensor:
+def subsets(
+    key: Tensor, step: int | Tensor, rows: Tensor, counts: Tensor, max_count: int, num: int, *, ordered: bool = True
+) -> Tensor:
     """(rows, num) indices: for each row, num of 0..count-1 without replacement, in random order.
 
-    Where a row's count is below num its first `count` places hold all of them and the rest hold 0.
+    Where a row's count is below num its first `count` places hold all of them and the rest hold 0. Not `ordered`, for
+    counts that are all enough: the same indices in any order, sooner.
     """
     place = torch.arange(max_count, device=key.device)
     ranked = (bits(key, step, rows, max_count) << _INDEX_BITS) | place  # the index breaks ties, and rides along
     ranked = torch.where(place < counts[:, None], ranked, torch.iinfo(torch.int64).max)
-    chosen = torch.topk(ranked, num, dim=1, largest=False, sorted=True).values & ((1 << _INDEX_BITS) - 1)
+    chosen = torch.topk(ranked, num, dim=1, largest=False, sorted=ordered).values & ((1 << _INDEX_BITS) - 1)
     return torch.where(torch.arange(num, device=key.device) < counts[:, None], chosen, 0)
 
 

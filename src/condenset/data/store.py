@@ -26,12 +26,12 @@ class ClassStore:
         mean, std = (torch.tensor(v, device=device) for v in (data.mean, data.std))
         self._scale_C, self._shift_C = 1 / (255 * std), -mean / std
 
-    def choose(self, key: Tensor, step: int | Tensor, classes_K: Tensor, num: int) -> Tensor:
+    def choose(self, key: Tensor, step: int | Tensor, classes_K: Tensor, num: int, *, ordered: bool = True) -> Tensor:
         """(K, num) places of images: of each class `num` drawn without replacement.
 
-        A class with fewer has all of its own first; what follows is padding.
+        A class with fewer has all of its own first; what follows is padding. Without it the order may be left open.
         """
-        chosen = subsets(key, step, classes_K, self.counts[classes_K], self.max_count, num)
+        chosen = subsets(key, step, classes_K, self.counts[classes_K], self.max_count, num, ordered=ordered)
         return self.offsets[classes_K, None] + chosen
 
     def take(self, places: Tensor) -> Tensor:

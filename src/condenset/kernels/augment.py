@@ -23,8 +23,31 @@ def _source(theta, x, y, SIZE: tl.constexpr):
 
 
 @jit
-def _sampled(plane, at_x, at_y, inside, scale, shift, SIZE: tl.constexpr):
+def _is_shift(theta, SIZE: tl.constexpr):
+    """Whether a warp moves (or mirrors) the image by whole pixels, so that an output pixel looks at one other alone."""
+    x, y = tl.load(theta + 2) * (SIZE * 0.5), tl.load(theta + 5) * (SIZE * 0.5)
+    off = tl.abs(x - tl.floor(x + 0.5)) + tl.abs(y - tl.floor(y + 0.5))
+    off += tl.abs(tl.abs(tl.load(theta)) - 1) + tl.abs(tl.abs(tl.load(theta + 4)) - 1)
+    off += tl.abs(tl.load(theta + 1)) + tl.abs(tl.load(theta + 3))
+    return off < 1e-5
+
+
+@jit
+def _sampled(plane, at_x, at_y, inside, scale, shift, is_shift, SIZE: tl.constexpr):
     """Bilinear values of one normalised plane; zeros beyond its border."""
+    total = at_x * 0.0
+    if is_shift:
+        x, y = tl.floor(at_x + 0.5), tl.floor(at_y + 0.5)
+        there = inside & (x >= 0) & (x < SIZE) & (y >= 0) & (y < SIZE)
+        value = tl.load(plane + (y * SIZE + x).to(tl.int32), mask=there, other=0).to(tl.float32)
+        total = tl.where(there, value * scale + shift, 0.0)
+    else:
+        total = _bilinear(plane, at_x, at_y, inside, scale, shift, SIZE)
+    return total
+
+
+@jit
+def _bilinear(plane, at_x, at_y, inside, scale, shift, SIZE: tl.constexpr):
     left, top = tl.floor(at_x), tl.floor(at_y)
     total = at_x * 0.0
     for place in tl.static_range(4):
@@ -37,17 +60,19 @@ def _sampled(plane, at_x, at_y, inside, scale, shift, SIZE: tl.constexpr):
 
 
 @jit
-def _recoloured(images, theta, color, scales, shifts, m, CHANNELS: tl.constexpr, SIZE: tl.constexpr):
+def _recoloured(images, theta, color, scales, shifts, m, is_shift, CHANNELS: tl.constexpr, SIZE: tl.constexpr):
     """The three (or one) planes at pixels m, warped, brightened and saturated."""
     inside = m < SIZE * SIZE
     at_x, at_y = _source(theta, m % SIZE, m // SIZE, SIZE)
     brightness, saturation = tl.load(color), tl.load(color + 1)
-    first = _sampled(images, at_x, at_y, inside, tl.load(scales), tl.load(shifts), SIZE) + brightness
+    first = _sampled(images, at_x, at_y, inside, tl.load(scales), tl.load(shifts), is_shift, SIZE) + brightness
     second, third = first, first
     if CHANNELS == 3:
         plane: tl.constexpr = SIZE * SIZE
-        second = _sampled(images + plane, at_x, at_y, inside, tl.load(scales + 1), tl.load(shifts + 1), SIZE)
-        third = _sampled(images + 2 * plane, at_x, at_y, inside, tl.load(scales + 2), tl.load(shifts + 2), SIZE)
+        scale, shift = tl.load(scales + 1), tl.load(shifts + 1)
+        second = _sampled(images + plane, at_x, at_y, inside, scale, shift, is_shift, SIZE)
+        scale, shift = tl.load(scales + 2), tl.load(shifts + 2)
+        third = _sampled(images + 2 * plane, at_x, at_y, inside, scale, shift, is_shift, SIZE)
         second += brightness
         third += brightness
         grey = (first + second + third) / 3
@@ -67,25 +92,25 @@ def _forward(
     scales,
     shifts,
     out,
-    NUM: tl.constexpr,
+    num,
     CHANNELS: tl.constexpr,
     SIZE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """One image of a group of NUM: out[n] = augmented images[index[n]]."""
+    """One image of a group of `num`: out[n] = augmented images[index[n]]."""
     n = tl.program_id(0)
-    group = n // NUM
+    group = n // num
     plane: tl.constexpr = SIZE * SIZE
     images += tl.load(index + n).to(tl.int64) * CHANNELS * plane
     out += n.to(tl.int64) * CHANNELS * plane
     theta, color, keep = thetas + group * 6, colors + group * 3, keeps + group * plane
-    contrast = tl.load(color + 2)
+    contrast, is_shift = tl.load(color + 2), _is_shift(theta, SIZE)
     level = 0.0
     if contrast != 1.0:
         total = tl.zeros((BLOCK,), tl.float32)
         for start in range(0, plane, BLOCK):
             m = start + tl.arange(0, BLOCK)
-            first, second, third = _recoloured(images, theta, color, scales, shifts, m, CHANNELS, SIZE)
+            first, second, third = _recoloured(images, theta, color, scales, shifts, m, is_shift, CHANNELS, SIZE)
             both = first + second + third if CHANNELS == 3 else first
             total += tl.where(m < plane, both, 0.0)
         level = tl.sum(total, axis=0) / (CHANNELS * plane)
@@ -93,7 +118,7 @@ def _forward(
         m = start + tl.arange(0, BLOCK)
         inside = m < plane
         mask = tl.load(keep + m, mask=inside, other=0.0)
-        first, second, third = _recoloured(images, theta, color, scales, shifts, m, CHANNELS, SIZE)
+        first, second, third = _recoloured(images, theta, color, scales, shifts, m, is_shift, CHANNELS, SIZE)
         tl.store(out + m, ((level + (first - level) * contrast) * mask).to(out.dtype.element_ty), mask=inside)
         if CHANNELS == 3:
             value = (level + (second - level) * contrast) * mask
@@ -109,14 +134,14 @@ def _backward(
     colors,
     keeps,
     out,
-    NUM: tl.constexpr,
+    num,
     CHANNELS: tl.constexpr,
     SIZE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """The gradient of one image from that of its augmented version."""
     n = tl.program_id(0)
-    group = n // NUM
+    group = n // num
     plane: tl.constexpr = SIZE * SIZE
     grads += n.to(tl.int64) * CHANNELS * plane
     out += n.to(tl.int64) * CHANNELS * plane
@@ -131,22 +156,25 @@ def _backward(
             for channel in tl.static_range(CHANNELS):
                 total += tl.load(grads + channel * plane + m, mask=m < plane, other=0.0).to(tl.float32) * mask
         level = (1 - contrast) * tl.sum(total, axis=0) / (CHANNELS * plane)
-    # The output pixel that looks at (x, y): the inverse of the warp.
+    # The output pixel that looks at (x, y): the inverse of the warp. A shift has it alone, else it has neighbours.
     a, b, c = tl.load(theta), tl.load(theta + 1), tl.load(theta + 2)
     d, e, f = tl.load(theta + 3), tl.load(theta + 4), tl.load(theta + 5)
     area = a * e - b * d
+    is_shift = _is_shift(theta, SIZE)
+    half, reach = tl.where(is_shift, 0.5, 0.0), tl.where(is_shift, 1, 4)
     for start in range(0, plane, BLOCK):
         m = start + tl.arange(0, BLOCK)
         inside = m < plane
         x, y = (m % SIZE).to(tl.float32), (m // SIZE).to(tl.float32)
         from_x, from_y = (2 * x + 1) / SIZE - 1 - c, (2 * y + 1) / SIZE - 1 - f
-        near_x = tl.floor((((e * from_x - b * from_y) / area + 1) * SIZE - 1) * 0.5)
-        near_y = tl.floor((((a * from_y - d * from_x) / area + 1) * SIZE - 1) * 0.5)
+        near_x = tl.floor((((e * from_x - b * from_y) / area + 1) * SIZE - 1) * 0.5 + half)
+        near_y = tl.floor((((a * from_y - d * from_x) / area + 1) * SIZE - 1) * 0.5 + half)
         first = tl.zeros((BLOCK,), tl.float32)
         second = tl.zeros((BLOCK,), tl.float32)
         third = tl.zeros((BLOCK,), tl.float32)
-        for place in tl.static_range(16):
-            out_x, out_y = near_x + (place % 4 - 1), near_y + (place // 4 - 1)
+        for place in range(0, reach * reach):
+            out_x = near_x + tl.where(is_shift, 0, place % 4 - 1)
+            out_y = near_y + tl.where(is_shift, 0, place // 4 - 1)
             there = inside & (out_x >= 0) & (out_x < SIZE) & (out_y >= 0) & (out_y < SIZE)
             at_x, at_y = _source(theta, out_x, out_y, SIZE)
             weight = tl.maximum(1 - tl.abs(at_x - x), 0.0) * tl.maximum(1 - tl.abs(at_y - y), 0.0)
@@ -243,8 +271,8 @@ def draw(
     return theta, color, keep
 
 
-def _tiles(size: int) -> dict[str, int]:
-    return {"BLOCK": min(512, triton.next_power_of_2(size * size)), "num_warps": 4}
+def _tiles(size: int, most: int = 128, warps: int = 4) -> dict[str, int]:
+    return {"BLOCK": min(most, triton.next_power_of_2(size * size)), "num_warps": warps}
 
 
 def sample(
@@ -261,8 +289,8 @@ def sample(
     out = torch.empty(groups, num, channels, size, size, dtype=dtype, device=images_NCHW.device)
     theta, color, keep = (part.contiguous() for part in transform)
     _forward[(groups * num,)](
-        images_NCHW, index_GM.contiguous(), theta, color, keep, scale_C, shift_C, out,
-        NUM=num, CHANNELS=channels, SIZE=size, **_tiles(size),
+        images_NCHW, index_GM.contiguous(), theta, color, keep, scale_C, shift_C, out, num,
+        CHANNELS=channels, SIZE=size, **_tiles(size),
     )  # fmt: skip
     return out
 
@@ -281,7 +309,7 @@ class _Apply(torch.autograd.Function):
         groups, num, channels, size, _ = grads.shape
         out = torch.empty(grads.shape, device=grads.device)
         _backward[(groups * num,)](
-            grads.contiguous(), *ctx.saved_tensors, out, NUM=num, CHANNELS=channels, SIZE=size, **_tiles(size)
+            grads.contiguous(), *ctx.saved_tensors, out, num, CHANNELS=channels, SIZE=size, **_tiles(size, 256, 8)
         )
         return out, None, None, None, None
 

@@ -20,7 +20,7 @@ else:
         return function
 
 
-__all__ = ["available", "available_for_blocks", "jit", "switch_off", "tl", "triton"]
+__all__ = ["affine", "available", "available_for_blocks", "jit", "levels", "num_programs", "switch_off", "tl", "triton"]
 
 
 _off: set[str] = set()  # why the kernels were switched off, if they were
@@ -41,3 +41,27 @@ def switch_off(reason: str) -> None:
     if not _off:
         warnings.warn(f"running without hand-written kernels, several times slower: {reason}", stacklevel=2)
     _off.add(reason)
+
+
+def num_programs(num: int, device: torch.device, per_processor: int) -> int:
+    """How many programs share `num` pieces of work, when each does one after another."""
+    if device.type != "cuda":
+        return num
+    return min(num, per_processor * torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+@jit
+def affine(gain, bias, means, rstds, row, c, c_in, CHANNELS: tl.constexpr):
+    """What a norm does to channels c of a row: its mean, 1/std, and the scale and shift that they make."""
+    mean = tl.load(means + row * CHANNELS + c, mask=c_in, other=0.0)
+    rstd = tl.load(rstds + row * CHANNELS + c, mask=c_in, other=0.0)
+    scale = tl.load(gain + c, mask=c_in, other=0.0).to(tl.float32) * rstd
+    shift = tl.load(bias + c, mask=c_in, other=0.0).to(tl.float32) - mean * scale
+    return mean, rstd, scale, shift
+
+
+@jit
+def levels(sums, products, row, mean, rstd, c, c_in, num, CHANNELS: tl.constexpr):
+    """The gradient is scale * (slope - (total + normal * product) / num), normal = (value - mean) * rstd: its parts."""
+    tilt = tl.load(products + row * CHANNELS + c, mask=c_in, other=0.0) * rstd / num
+    return tl.load(sums + row * CHANNELS + c, mask=c_in, other=0.0) / num - mean * tilt, tilt

@@ -157,7 +157,8 @@ class Matching:
 
     def loss(self, images_KICHW: Tensor, chunk: Chunk, weights: Tensor) -> Tensor:
         """(K,) the objective of each class in the embedding the weights give, under one augmentation draw a class."""
-        places_KB = self.store.choose(self.keys["real"], self.clock, chunk.classes_K, self.batch)
+        ordered = chunk.real_KB is not None  # padding comes last; a mean does not ask
+        places_KB = self.store.choose(self.keys["real"], self.clock, chunk.classes_K, self.batch, ordered=ordered)
         if self.operations:
             uniform_KU = draws.uniform(self.keys["augment"], self.clock, chunk.classes_K, augment.NUM_UNIFORMS)
             transform = augment.draw(uniform_KU, self.operations, self.size)

@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from condenset import kernels
-from condenset.kernels.first_block import MAX_WIDTH, first_block
-from condenset.kernels.norm_pool import norm_relu_pool
+from condenset.kernels.first_block import MAX_WIDTH, first_block, first_block_known
+from condenset.kernels.norm_pool import norm_relu_pool, norm_relu_pool_known
 
 # (channels, side of the map) -> module
 NORMS: dict[str, Callable[[int, int], nn.Module]] = {
@@ -55,22 +55,62 @@ class Block(nn.Module):
         self.norm = NORMS[norm](out_channels, size)
         self.activation = ACTIVATIONS[activation]()
         self.pool = POOLINGS[pooling]()
+        self.side = size  # of the convolution's map
         self.size = size if pooling == "none" else size // 2
-        self.has_kernel = (norm, activation, pooling) == ("instance", "relu", "average")
-        self.is_first = kernel == 3 and in_channels in (1, 3) and out_channels <= MAX_WIDTH
+        self.has_kernel = norm in ("instance", "batch") and (activation, pooling) == ("relu", "average")
+        self.is_first = kernel == 3 and in_channels in (1, 3) and out_channels <= MAX_WIDTH and size % 2 == 0
 
     def forward(self, maps: Tensor) -> Tensor:
         """(N, in_channels, H, W) -> (N, out_channels, self.size, self.size)."""
         if self.has_kernel and kernels.available_for_blocks(maps):
-            return self.fused(maps)
+            if self._uses_running_statistics():
+                if not (torch.is_grad_enabled() and (maps.requires_grad or self.conv.weight.requires_grad)):
+                    return self.fused_known(maps)
+            else:
+                return self.fused(maps)
         maps = self.pool(self.activation(self.norm(self.conv(maps))))
         return maps
 
+    def _uses_running_statistics(self) -> bool:
+        norm = self.norm
+        return isinstance(norm, nn.BatchNorm2d) and not norm.training and norm.running_mean is not None
+
     def fused(self, maps: Tensor) -> Tensor:
-        """The same by hand-written kernels; the convolution's bias has no effect before this norm."""
+        """The same by hand-written kernels; the convolution's bias has no effect before a norm."""
         conv, norm = self.conv, self.norm
-        assert isinstance(norm, nn.GroupNorm)
-        if self.is_first and not conv.weight.requires_grad:
-            return first_block(maps, conv.weight, norm.weight, norm.bias, int(conv.padding[0]))
-        maps = maps.contiguous(memory_format=torch.channels_last)
-        return norm_relu_pool(F.conv2d(maps, conv.weight, padding=conv.padding), norm.weight, norm.bias)
+        assert isinstance(norm, nn.GroupNorm | nn.BatchNorm2d)
+        batch = isinstance(norm, nn.BatchNorm2d)
+        if self.is_first:
+            out, means, rstds = first_block(
+                maps, conv.weight, norm.weight, norm.bias, int(conv.padding[0]), batch=batch
+            )
+        else:
+            maps = maps.contiguous(memory_format=torch.channels_last)
+            maps = F.conv2d(maps, conv.weight, padding=conv.padding)
+            out, means, rstds = norm_relu_pool(maps, norm.weight, norm.bias, batch=batch)
+        if isinstance(norm, nn.BatchNorm2d) and norm.running_mean is not None:
+            _follow(norm, means[0], rstds[0], conv.bias, len(maps) * self.side**2)
+        return out
+
+    def fused_known(self, maps: Tensor) -> Tensor:
+        """Batch norm with the statistics it has kept, by hand-written kernels."""
+        conv, norm = self.conv, self.norm
+        assert isinstance(norm, nn.BatchNorm2d) and norm.running_mean is not None and norm.running_var is not None
+        assert conv.bias is not None
+        mean, rstd = norm.running_mean - conv.bias.float(), (norm.running_var + norm.eps).rsqrt()
+        if self.is_first:
+            return first_block_known(maps, conv.weight, norm.weight, norm.bias, int(conv.padding[0]), mean, rstd)
+        maps = F.conv2d(maps.contiguous(memory_format=torch.channels_last), conv.weight, padding=conv.padding)
+        return norm_relu_pool_known(maps, norm.weight, norm.bias, mean, rstd)
+
+
+@torch.no_grad()
+def _follow(norm: nn.BatchNorm2d, mean: Tensor, rstd: Tensor, bias: Tensor | None, num: int) -> None:
+    """Let batch norm's running statistics follow a batch of `num` values a channel, as PyTorch does."""
+    assert norm.running_mean is not None and norm.running_var is not None and norm.momentum is not None
+    assert bias is not None
+    variance = (rstd.square().reciprocal() - norm.eps).clamp(min=0) * (num / max(num - 1, 1))
+    norm.running_mean.lerp_(mean + bias.float(), norm.momentum)
+    norm.running_var.lerp_(variance, norm.momentum)
+    if norm.num_batches_tracked is not None:
+        norm.num_batches_tracked += 1

@@ -58,7 +58,16 @@ class Parameters:
     def views(self, flat_P: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:
         """Every parameter by name, in the dtype to compute with, for `torch.func.functional_call`."""
         parts = zip(self.rows, flat_P.to(dtype).split(self.sizes), flat_P.split(self.sizes), strict=True)
-        return {row.name: (full if row.name in self._kept else cast).view(row.shape) for row, cast, full in parts}
+        views = {row.name: (full if row.name in self._kept else cast).view(row.shape) for row, cast, full in parts}
+        if flat_P.device.type != "cuda":
+            return views
+        # Convolutions there want filters channels last: once for all that follows, not in every pass.
+        return {name: view.contiguous(memory_format=_layout(view)) for name, view in views.items()}
+
+
+def _layout(parameter: Tensor) -> torch.memory_format:
+    filters = parameter.ndim == 4 and parameter.shape[1] > 4  # those of images have a kernel of their own
+    return torch.channels_last if filters else torch.contiguous_format
 
 
 @torch.no_grad()
