@@ -44,22 +44,25 @@ def trained(data: ImageData, protocol: Protocol, run: Run) -> Trained:
     name = hashlib.blake2b(json.dumps(about, sort_keys=True).encode(), digest_size=6).hexdigest()
     if name not in run.shared:
         path = run.folder / "networks" / f"{name}.safetensors" if run.folder else None
-        network = _network(data, protocol, run)
-        if path and path.exists():
-            tensors, seconds = _read(path, about, _layout(network, data))
-        else:
-            tensors, seconds = _train(data, protocol, run)
-            if path:
-                meta = json.dumps(about | {"seconds": seconds})
-                with writable(path):
-                    write_tensors(path, tensors, {"network": meta})
-        image = (data.channels, data.size, data.size)
-        together = images_together(network, run.place, image) or TEST_BATCH
-        run.shared[name] = Trained(
-            _loaded(network, tensors), tensors["forgetting"].to(run.place.device), seconds, together
-        )
-    found: Trained = run.shared[name]
-    return found
+        run.shared[name] = _found_or_trained(path, about, data, protocol, run)
+    known: Trained = run.shared[name]
+    return known
+
+
+def _found_or_trained(
+    path: Path | None, about: dict[str, Any], data: ImageData, protocol: Protocol, run: Run
+) -> Trained:
+    image = (data.channels, data.size, data.size)
+    network = networks.build(protocol.network, channels=data.channels, size=data.size, num_classes=data.num_classes)
+    if path and path.exists():
+        tensors, seconds = _read(path, about, _layout(network, data))
+    else:
+        tensors, seconds = _train(data, protocol, run)
+        if path:
+            with writable(path):
+                write_tensors(path, tensors, {"network": json.dumps(about | {"seconds": seconds})})
+    device, together = run.place.device, images_together(network, run.place, image) or TEST_BATCH
+    return Trained(_loaded(network, tensors).to(device), tensors["forgetting"].to(device), seconds, together)
 
 
 def _about(data: ImageData, protocol: Protocol, run: Run) -> dict[str, Any]:
@@ -74,11 +77,6 @@ def _about(data: ImageData, protocol: Protocol, run: Run) -> dict[str, Any]:
         "std": list(data.std),
         "can_flip": data.can_flip,
     }
-
-
-def _network(data: ImageData, protocol: Protocol, run: Run) -> networks.Network:
-    network = networks.build(protocol.network, channels=data.channels, size=data.size, num_classes=data.num_classes)
-    return network.to(run.place.device)
 
 
 def _train(data: ImageData, protocol: Protocol, run: Run) -> tuple[dict[str, Tensor], float]:
