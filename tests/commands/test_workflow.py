@@ -104,8 +104,7 @@ def test_the_picture_shows_what_was_learned(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(workflow, "save_grid", save_grid)
     go(plan_of(ipcs=(1, 2)), tmp_path / "both")
     go(plan_of(methods=("random",), recipe={}), tmp_path / "one")
-    mixed = plan_of(methods=("dm", "random", "forgetting"))
-    go(mixed, tmp_path / "mixed")
+    go(plan_of(methods=("random", "dm", "forgetting")), tmp_path / "mixed")
     assert drawn == [["dm", "dm"], ["random"], ["dm"]]
 
 
