@@ -27,8 +27,60 @@ class Recipe:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomRecipe(Recipe):
+class CoresetRecipe(Recipe):
+    """What a method takes that chooses among the real images."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomRecipe(CoresetRecipe):
     """Class-balanced random real images."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainedRecipe(CoresetRecipe):
+    """What a method takes that chooses by a network trained on the whole real set.
+
+    No augmentation by default: the network is asked about the images as they are, and whether an image was forgotten
+    should follow from what was learned in between, not from a harder crop of it.
+    """
+
+    network: str = "convnet"
+    epochs: int = 30
+    network_lr: float = 0.01  # not `lr`, which is of the images in methods that learn them
+    batch: int = 256
+    augment: str = "none"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check(_number(self.network_lr) and self.network_lr > 0, "network_lr must be above 0", self.network_lr)
+        _ = self.protocol  # which checks the rest
+
+    @property
+    def protocol(self) -> Protocol:
+        """How that network is trained: as networks are in the evaluation."""
+        return Protocol(
+            network=self.network,
+            nets=1,
+            epochs=self.epochs,
+            lr=self.network_lr,
+            batch=self.batch,
+            augment=self.augment,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class HerdingRecipe(TrainedRecipe):
+    """Real images whose mean embedding in a trained network stays nearest their class's, image by image."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KCenterRecipe(TrainedRecipe):
+    """Real images that leave no image of their class far away in the embedding of a trained network."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForgettingRecipe(TrainedRecipe):
+    """Real images that a network most often unlearned while it trained on all of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +140,13 @@ class Protocol:
         return self.epochs // 2 + 1
 
 
-RECIPES: dict[str, type[Recipe]] = {"random": RandomRecipe, "dm": MatchingRecipe}
+RECIPES: dict[str, type[Recipe]] = {
+    "random": RandomRecipe,
+    "dm": MatchingRecipe,
+    "herding": HerdingRecipe,
+    "kcenter": KCenterRecipe,
+    "forgetting": ForgettingRecipe,
+}
 
 
 def describe() -> list[tuple[str, str, str]]:
@@ -125,6 +183,8 @@ def default_lr(ipc: int) -> float:
 
 
 def _method_preset(kind: type[Recipe], ipc: int, name: str, size: int) -> dict[str, Any]:
+    if issubclass(kind, TrainedRecipe) and (name, size) == DIGITS:
+        return {"network": DIGITS_NETWORK, "epochs": 40}
     if not issubclass(kind, MatchingRecipe):
         return {}
     preset: dict[str, Any] = {}

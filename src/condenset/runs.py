@@ -24,7 +24,7 @@ from condenset.files import read_tensors, write_tensors
 
 CHECKPOINT_SECONDS = 30.0
 SETTLE_SECONDS = 0.5  # between two looks at the device
-FILES = (  # of a run's folder, beside sets/
+FILES = (  # of a run's folder, beside sets/ and networks/
     "results.json",
     "condensed.safetensors",
     "condensed.png",  # the picture that `show` draws
@@ -67,6 +67,7 @@ class Run:
     listening: bool = False  # a loop is under way that looks at stop_requested
     stop_requested: int = 0  # the number of the signal that asked for it
     seconds_before: float = 0.0  # spent on this job before a resume
+    shared: dict[str, Any] = field(default_factory=dict)  # what one job made and others need too, such as a network
     _last_save: float = field(default_factory=time.monotonic)
 
     @property
@@ -188,6 +189,24 @@ def iterate(
     return run.seconds_before + time.monotonic() - clock
 
 
+@contextlib.contextmanager
+def reported(run: Run, text: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Give `report(done)` to call between parts of work that is begun again if stopped: progress, and stopping."""
+
+    def report(done: int) -> None:
+        run.progress.update(done)
+        if run.stop_requested:
+            raise Interrupted
+
+    run.progress.start(text, total)
+    run.listening = True
+    try:
+        yield report
+    finally:
+        run.listening = False
+        run.progress.stop()
+
+
 def _check_finite(run: Run, state: Mapping[str, Tensor], step: int) -> None:
     """A finite loss can still have left NaN behind: the next one would be it."""
     if not all(math.isfinite(tensor.sum()) for tensor in state.values()):  # a sum needs no memory, and keeps NaN
@@ -251,11 +270,12 @@ def is_run(folder: Path) -> bool:
 def _clear(folder: Path) -> None:
     """Remove what a run writes, and nothing else."""
     sweep(folder)
-    for path in (folder / "sets").glob("*.safetensors"):
-        if re.fullmatch(r"\w+-\d+", path.stem):  # METHOD-IPC
-            path.unlink()
-    with contextlib.suppress(OSError):  # not there, or something else is in it
-        (folder / "sets").rmdir()
+    for name, pattern in (("sets", r"\w+-\d+"), ("networks", r"[0-9a-f]{12}")):  # METHOD-IPC, a hash
+        for path in (folder / name).glob("*.safetensors"):
+            if re.fullmatch(pattern, path.stem):
+                path.unlink()
+        with contextlib.suppress(OSError):  # not there, or something else is in it
+            (folder / name).rmdir()
     for name in FILES:
         (folder / name).unlink(missing_ok=True)
 
@@ -267,7 +287,7 @@ def sweep(folder: Path) -> None:
 
 
 def _leftovers(folder: Path) -> list[Path]:
-    patterns = [f".{name}.*.tmp" for name in FILES] + ["sets/.*.safetensors.*.tmp"]
+    patterns = [f".{name}.*.tmp" for name in FILES] + ["sets/.*.safetensors.*.tmp", "networks/.*.safetensors.*.tmp"]
     return [path for pattern in patterns for path in folder.glob(pattern)]
 
 

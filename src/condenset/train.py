@@ -45,10 +45,50 @@ class TrainingSet:
         return images.float() * self.scale_C11 + self.shift_C11 if images.dtype == torch.uint8 else images
 
 
+class Forgetting:
+    """How often each image of a set went from right to wrong while a network trained on it (Toneva et al., 2019).
+
+    All of it stays on the device, so that looking on takes no wait and can be captured with the training step.
+    """
+
+    def __init__(self, num: int, device: torch.device) -> None:
+        self.events_N = torch.zeros(num, dtype=torch.int64, device=device)
+        self.right_N = torch.zeros(num, dtype=torch.bool, device=device)  # when it was last seen
+        self.learned_N = torch.zeros(num, dtype=torch.bool, device=device)  # right at least once
+
+    @property
+    def state(self) -> tuple[Tensor, ...]:
+        """All that `see` changes."""
+        return self.events_N, self.right_N, self.learned_N
+
+    @property
+    def counts_N(self) -> Tensor:
+        """(N,) events of each image; one that was never learned counts as more forgotten than any that was."""
+        return torch.where(self.learned_N, self.events_N, self.events_N.max() + 1)
+
+    def reset(self) -> None:
+        for tensor in self.state:
+            tensor.zero_()
+
+    def see(self, index: Tensor, right: Tensor) -> None:
+        """Note which of the images at `index`, each named once, the network now gets right."""
+        self.events_N.index_add_(0, index, (self.right_N[index] & ~right).long())
+        self.learned_N.index_copy_(0, index, self.learned_N[index] | right)
+        self.right_N.index_copy_(0, index, right)
+
+
 class Trainer:
     """Trains network after network of one architecture on one set; each is a function of its seed and tags alone."""
 
-    def __init__(self, spec: str, data: TrainingSet, protocol: Protocol, place: Place) -> None:
+    def __init__(
+        self,
+        spec: str,
+        data: TrainingSet,
+        protocol: Protocol,
+        place: Place,
+        *,
+        forgetting: Forgetting | None = None,  # looks on; needs hard labels
+    ) -> None:
         channels, self.size = data.images_NCHW.shape[1], data.images_NCHW.shape[-1]
         self.data, self.protocol, self.place, device = data, protocol, place, place.device
         network = networks.build(spec, channels=channels, size=self.size, num_classes=data.num_classes)
@@ -62,6 +102,7 @@ class Trainer:
         self.lr = torch.zeros((), device=device)
         self.augment_key = torch.zeros(2, dtype=torch.int64, device=device)
         self.clock = torch.zeros((), dtype=torch.int64, device=device)
+        self.forgetting = forgetting
         self._steps: dict[int, tuple[Tensor, Callable[[], None]]] = {}
 
     def train(self, seed: int, *tags: str | int, after_pass: Callable[[int], None] = lambda _: None) -> None:
@@ -76,6 +117,8 @@ class Trainer:
         self.augment_key.copy_(augment_key)
         self.velocity.zero_()
         self.clock.zero_()
+        if self.forgetting:
+            self.forgetting.reset()
         self.lr.fill_(protocol.lr)
         for number in range(1, protocol.passes + 1):
             order = draws.permutation(order_key, number, len(self.data))
@@ -104,6 +147,7 @@ class Trainer:
         if num not in self._steps:
             index = torch.zeros(num, dtype=torch.int64, device=self.place.device)
             state = [self.weights, self.velocity, self.clock, *self.network.buffers()]
+            state += self.forgetting.state if self.forgetting else ()
             self.network.train()
             self._steps[num] = (index, accelerate(lambda: self._step(index), state, self.place))
         self.network.train()
@@ -127,3 +171,5 @@ class Trainer:
             self.velocity.mul_(self.protocol.momentum).add_(gradient)
             self.weights.sub_(self.lr * self.velocity)
             self.clock += 1
+            if self.forgetting:
+                self.forgetting.see(index, logits.argmax(1) == labels)

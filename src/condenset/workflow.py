@@ -13,6 +13,7 @@ from condenset.evaluation import protocol_for, score
 from condenset.files import write_file
 from condenset.methods import METHODS
 from condenset.plans import WHOLE, Job, Plan, from_toml
+from condenset.recipes import CoresetRecipe
 from condenset.report.grid import save_grid
 from condenset.runs import Run, is_run, writable
 from condenset.types import CondensedSet, Scores, Splits
@@ -101,7 +102,7 @@ def _picture(plan: Plan, path: Path) -> None:
     """The sets that were learned (or chosen, where none was), side by side; drawn once."""
     if path.exists():
         return
-    shown = [job for job in plan.made if job.method != "random"] or plan.made
+    shown = [job for job in plan.made if not isinstance(job.recipe, CoresetRecipe)] or plan.made
     with writable(path):
         save_grid([CondensedSet.load(plan.set_path(job, path.parent)) for job in shown], path)
 

@@ -104,7 +104,21 @@ def test_the_picture_shows_what_was_learned(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(workflow, "save_grid", save_grid)
     go(plan_of(ipcs=(1, 2)), tmp_path / "both")
     go(plan_of(methods=("random",), recipe={}), tmp_path / "one")
-    assert drawn == [["dm", "dm"], ["random"]]
+    go(plan_of(methods=("random", "dm", "forgetting")), tmp_path / "mixed")
+    assert drawn == [["dm", "dm"], ["random"], ["dm"]]
+
+
+def test_methods_that_need_a_trained_network_share_it_over_a_resume(tmp_path: Path) -> None:
+    plan = plan_of(methods=("herding", "kcenter", "forgetting"), ipcs=(1, 2), recipe={"network": NETWORK})
+    records = go(plan, tmp_path)
+    assert [record["method"] for record in records] == ["herding", "kcenter", "forgetting"] * 2
+    (file,) = (tmp_path / "networks").iterdir()
+    (tmp_path / "condensed.safetensors").unlink()  # as if the run had stopped before the last set
+    (tmp_path / "results.json").unlink()
+    before = file.stat().st_mtime_ns
+    assert [record["accuracies"] for record in go(plan, tmp_path)] == [record["accuracies"] for record in records]
+    assert file.stat().st_mtime_ns == before
+    assert (tmp_path / "events.jsonl").read_text().count('"event": "trained"') == 1
 
 
 def test_sets_without_provenance_are_told_of_too(tmp_path: Path) -> None:

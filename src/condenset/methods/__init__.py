@@ -6,13 +6,19 @@ from collections.abc import Callable
 from typing import Any
 
 from condenset.engine import Place
-from condenset.methods.coreset import random
+from condenset.methods.coreset import forgetting, herding, kcenter, random
 from condenset.methods.matching import dm
 from condenset.recipes import make_recipe
 from condenset.runs import Run
 from condenset.types import CondensedSet, ImageData
 
-METHODS: dict[str, Callable[[ImageData, Any, Run], CondensedSet]] = {"random": random, "dm": dm}
+METHODS: dict[str, Callable[[ImageData, Any, Run], CondensedSet]] = {
+    "random": random,
+    "dm": dm,
+    "herding": herding,
+    "kcenter": kcenter,
+    "forgetting": forgetting,
+}
 
 
 def condense(
