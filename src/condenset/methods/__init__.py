@@ -7,12 +7,21 @@ from typing import Any
 
 from condenset.engine import Place
 from condenset.methods.coreset import random
+from condenset.methods.labels import ld
 from condenset.methods.matching import dm
+from condenset.methods.pixels import mmd
+from condenset.methods.unrolled import dd
 from condenset.recipes import make_recipe
 from condenset.runs import Run
 from condenset.types import CondensedSet, ImageData
 
-METHODS: dict[str, Callable[[ImageData, Any, Run], CondensedSet]] = {"random": random, "dm": dm}
+METHODS: dict[str, Callable[[ImageData, Any, Run], CondensedSet]] = {
+    "random": random,
+    "dm": dm,
+    "mmd": mmd,
+    "dd": dd,
+    "ld": ld,
+}
 
 
 def condense(
