@@ -23,7 +23,7 @@ from condenset.recipes import UnrolledRecipe
 from condenset.runs import Run, iterate
 from condenset.types import CondensedSet, ImageData
 
-NUM_HALVINGS = 10  # of the learning rate in the course of a run
+NUM_HALVINGS = 4  # of the learning rate in a run, each after a fifth of it: the last iterate is the result
 
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]  # of weights (P,), images and labels
 
@@ -139,7 +139,7 @@ class Unrolled:
             F.softplus(self.raw_sizes_T),
             (self.store.take(places_B), self.store.labels_N[places_B]),
         )
-        lr = self.recipe.lr * 0.5 ** (self.clock * NUM_HALVINGS // max(self.recipe.iterations, 1))
+        lr = self.recipe.lr * 0.5 ** (self.clock * (NUM_HALVINGS + 1) // max(self.recipe.iterations, 1))
         by_raw_T = found.step_sizes_T * torch.sigmoid(self.raw_sizes_T)
         adam(self.images_NCHW, found.images, self.image_moments, self.clock, lr)
         adam(self.raw_sizes_T, by_raw_T, self.size_moments, self.clock, lr)
