@@ -140,6 +140,17 @@ def test_stopped_and_resumed_is_bitwise_the_same(method: str, tmp_path: Path, mo
     assert torch.equal(resumed.labels, expected.labels)
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_on_a_gpu_it_is_the_same_set_but_for_rounding(method: str, precision: str) -> None:
+    data, recipe = tiny_data([6, 6]), tiny_recipe(method)
+    expected = METHODS[method](data, recipe, Run(place=CPU))
+    found = METHODS[method](data, recipe, Run(place=Place.best("cuda", precision)))
+    near = 2e-2 if precision == "float32" else 0.2
+    torch.testing.assert_close(found.images, expected.images, rtol=near, atol=near)
+    torch.testing.assert_close(found.labels, expected.labels, rtol=near, atol=near)
+
+
 def test_a_set_of_any_method_is_scored_and_drawn(method: str) -> None:
     data = tiny_data([6, 6])
     small = METHODS[method](data, tiny_recipe(method), Run(place=CPU))

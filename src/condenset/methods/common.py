@@ -34,8 +34,8 @@ def images_per_class(data: ImageData, recipe: Recipe) -> list[int]:
 
 def initial_images(store: ClassStore, init: str, seed: int, num: int) -> Tensor:
     """(K, num, C, H, W) what images start as: real ones of their class (padded where it has fewer), or noise."""
-    key, classes_K = draws.make_key(seed, "init", device=store.counts.device), torch.arange(len(store.counts))
-    classes_K = classes_K.to(store.counts.device)
+    device = store.counts.device
+    key, classes_K = draws.make_key(seed, "init", device=device), torch.arange(len(store.counts), device=device)
     if init == "real":
         return store.take(store.choose(key, 0, classes_K, num))
     shape = (num, *store.images_NCHW.shape[1:])
