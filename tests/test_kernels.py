@@ -27,7 +27,7 @@ from condenset.networks.layers import Block
 KEY = draws.make_key(3, "test")
 
 
-@pytest.mark.parametrize("num", [1, 5, 1030])
+@pytest.mark.parametrize("num", [0, 1, 5, 1030])
 @pytest.mark.parametrize("step", [0, 7, 2**33 + 5])
 def test_philox(num: int, step: int) -> None:
     rows = torch.tensor([0, 3, 9])

@@ -13,7 +13,9 @@ import condenset as cs
 from condenset.engine import Place
 from condenset.methods import METHODS
 from condenset.recipes import RECIPES, describe, make_protocol, make_recipe
-from condenset.runs import Run, Silent
+from condenset.report.grid import draw_grid
+from condenset.runs import Interrupted, Run, Silent
+from condenset.workflow import summary
 from plain import tiny_data
 
 TINY: dict[str, Any] = {"network": "convnet(width=8, depth=2)", "iterations": 3, "batch": 4}
@@ -24,6 +26,16 @@ def tiny_recipe(method: str, **fields: Any) -> Any:
     names = {field.name for field in dataclasses.fields(RECIPES[method])}
     mine = {key: value for key, value in {**TINY, "epochs": 2}.items() if key in names}
     return make_recipe(method, **{"ipc": 2, "name": "tiny", "size": 8, **mine, **fields})
+
+
+def check_labels(small: cs.CondensedSet, expected: list[int]) -> None:
+    """Hard labels are balanced; soft ones, which a method is free to learn, are a row of probabilities an image."""
+    if small.labels.ndim == 1:
+        assert small.labels.tolist() == expected
+    else:
+        assert small.labels.shape == (len(expected), small.num_classes)
+        assert (small.labels >= 0).all()
+        torch.testing.assert_close(small.labels.sum(1), torch.ones(len(expected)))
 
 
 @pytest.fixture(params=sorted(METHODS))
@@ -44,7 +56,7 @@ def test_balanced_finite_and_described(method: str, channels: int) -> None:
     assert small.images.shape == (6, channels, 8, 8)
     assert small.images.dtype == torch.float32
     assert small.images.isfinite().all()
-    assert small.labels.tolist() == [0, 0, 1, 1, 2, 2]
+    check_labels(small, [0, 0, 1, 1, 2, 2])
     assert small.class_names == data.class_names
     about = small.provenance
     assert about["method"] == method
@@ -62,6 +74,7 @@ def test_the_same_seed_the_same_set(method: str) -> None:
     again = METHODS[method](data, recipe, Run(seed=1, place=CPU))
     assert torch.equal(state, torch.get_rng_state())
     assert torch.equal(first.images, again.images)
+    assert torch.equal(first.labels, again.labels)
     assert not torch.equal(first.images, METHODS[method](data, recipe, Run(seed=2, place=CPU)).images)
 
 
@@ -70,6 +83,7 @@ def test_saved_and_loaded(method: str, tmp_path: Path) -> None:
     small.save(tmp_path / "a.safetensors")
     back = cs.CondensedSet.load(tmp_path / "a.safetensors")
     assert torch.equal(back.images, small.images)
+    assert torch.equal(back.labels, small.labels)
     assert back.provenance == small.provenance
 
 
@@ -78,7 +92,7 @@ def test_too_many_images_asked_for(method: str) -> None:
     with pytest.raises(cs.UserError, match=r"class 'class 1' has 2 images .*--allow-fewer"):
         METHODS[method](data, tiny_recipe(method, ipc=3), Run(place=CPU))
     small = METHODS[method](data, tiny_recipe(method, ipc=3, allow_fewer=True), Run(place=CPU))
-    assert small.labels.tolist() == [0, 0, 0, 1, 1]
+    check_labels(small, [0, 0, 0, 1, 1])
     empty = dataclasses.replace(data, class_names=("a", "b", "nobody"))
     with pytest.raises(cs.UserError, match="class 'nobody' has no images"):
         METHODS[method](empty, tiny_recipe(method, allow_fewer=True), Run(place=CPU))
@@ -99,6 +113,51 @@ def test_progress_reaches_the_end(method: str) -> None:
     METHODS[method](tiny_data([4, 4]), recipe, run)
     if hasattr(recipe, "iterations"):
         assert run.progress.seen[-1] == recipe.iterations
+
+
+class StopAt(Silent):
+    """Asks the run to stop once it has come this far."""
+
+    def __init__(self, run: Run, step: int) -> None:
+        self.run, self.step = run, step
+
+    def update(self, done: int, note: str = "") -> None:
+        self.run.stop_requested = done >= self.step
+
+
+def test_stopped_and_resumed_is_bitwise_the_same(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, recipe = tiny_data([6, 6]), tiny_recipe(method)
+    if not hasattr(recipe, "iterations"):
+        return
+    monkeypatch.setattr("condenset.runs.SETTLE_SECONDS", 0.0)
+    expected = METHODS[method](data, recipe, Run(seed=1, place=CPU))
+    run = Run(seed=1, place=CPU, folder=tmp_path, job="job")
+    run.progress = StopAt(run, 2)
+    with pytest.raises(Interrupted):
+        METHODS[method](data, recipe, run)
+    resumed = METHODS[method](data, recipe, Run(seed=1, place=CPU, folder=tmp_path, job="job"))
+    assert torch.equal(resumed.images, expected.images)
+    assert torch.equal(resumed.labels, expected.labels)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_on_a_gpu_it_is_the_same_set_but_for_rounding(method: str, precision: str) -> None:
+    data, recipe = tiny_data([6, 6]), tiny_recipe(method)
+    expected = METHODS[method](data, recipe, Run(place=CPU))
+    found = METHODS[method](data, recipe, Run(place=Place.best("cuda", precision)))
+    near = 2e-2 if precision == "float32" else 0.2
+    torch.testing.assert_close(found.images, expected.images, rtol=near, atol=near)
+    torch.testing.assert_close(found.labels, expected.labels, rtol=near, atol=near)
+
+
+def test_a_set_of_any_method_is_scored_and_drawn(method: str) -> None:
+    data = tiny_data([6, 6])
+    small = METHODS[method](data, tiny_recipe(method), Run(place=CPU))
+    scores = cs.evaluate(small, data, network=TINY["network"], nets=1, epochs=1, device="cpu")
+    assert 0 <= scores.mean <= 1
+    assert draw_grid([small]).width > 0
+    assert summary(small)["method"] == method
 
 
 def test_a_run_with_a_folder_writes_events_that_tell_the_loss(method: str, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import torch
 from condenset import networks
 from condenset.errors import UserError, check, check_choice
 from condenset.methods.common import images_per_class
-from condenset.recipes import RECIPES, Protocol, Recipe, default_lr, make_protocol, make_recipe
+from condenset.recipes import RECIPES, MatchingRecipe, Protocol, Recipe, default_lr, make_protocol, make_recipe
 from condenset.types import ImageData
 from condenset.version import VERSION
 
@@ -115,8 +115,10 @@ def make_plan(data: ImageData, wishes: Wishes, base: Plan | None = None, **field
     protocol: Protocol | None = None
     whole: Protocol | None = None
     if wishes.evaluate:
-        specs = [spec for job in jobs if (spec := getattr(job.recipe, "network", None))]
-        known = {"network": specs[-1]} if specs else {}
+        matched = [job.recipe.network for job in jobs if isinstance(job.recipe, MatchingRecipe)]
+        others = [network for job in jobs if (network := getattr(job.recipe, "network", None))]
+        # Sets are compared on one network: matching's, which the paper scores with, before that of other methods.
+        known = {"network": (matched or others)[-1]} if others else {}
         known |= base.given.get("protocol", _fields(base.protocol)) if base else {}
         protocol = make_protocol(name=data.name, size=data.size, **{**known, **wishes.protocol})
     if protocol and (wishes.whole if wishes.whole is not None else base is None or base.whole):

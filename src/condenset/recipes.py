@@ -11,6 +11,7 @@ from condenset import augment
 from condenset.errors import UserError, check, check_choice
 
 INITS = ("real", "noise")
+KERNELS = ("linear", "polynomial", "rbf", "laplacian")
 T = TypeVar("T")
 
 
@@ -97,12 +98,71 @@ class MatchingRecipe(Recipe):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check(_whole(self.iterations) and self.iterations >= 0, "iterations must be 0 or more", self.iterations)
-        check(_whole(self.batch) and self.batch >= 1, "batch must be 1 or more", self.batch)
-        check(_number(self.lr) and self.lr > 0, "lr must be above 0", self.lr)
+        _check_learning(self.iterations, self.batch, self.lr)
         check(_number(self.momentum) and 0 <= self.momentum < 1, "momentum must lie in 0..1", self.momentum)
         check_choice("init", self.init, INITS)
         augment.parse(self.augment)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PixelRecipe(Recipe):
+    """Kernel two-sample distance (MMD) of raw pixels: distribution matching without network or augmentation."""
+
+    kernel: str = "linear"  # the only one that the paper found to beat random images
+    bandwidth: float = 0.0  # of rbf and laplacian; 0: the median distance of real images of a class
+    iterations: int = 20_000
+    lr: float = 1.0
+    momentum: float = 0.5
+    batch: int = 256  # real images a class in every iteration
+    init: str = "real"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_learning(self.iterations, self.batch, self.lr)
+        check_choice("kernel", self.kernel, KERNELS)
+        check(_number(self.bandwidth) and self.bandwidth >= 0, "bandwidth must be 0 (median) or more", self.bandwidth)
+        check(_number(self.momentum) and 0 <= self.momentum < 1, "momentum must lie in 0..1", self.momentum)
+        check_choice("init", self.init, INITS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnrolledRecipe(Recipe):
+    """Dataset distillation: images and step sizes learned through unrolled training steps (Wang et al. 2018)."""
+
+    network: str = "alexnet"  # lenet for MNIST and FashionMNIST
+    iterations: int = 20_000
+    lr: float = 0.01  # of Adam; halved four times on the way
+    batch: int = 1024  # real images in every iteration, of all classes together
+    steps: int = 10  # of a pass over the set, each on its own share of a class's images
+    epochs: int = 3  # passes that are unrolled
+    step_size: float = 0.02  # that every step starts with
+    init: str = "noise"
+    fixed_network: bool = False  # one initialisation for good, instead of a fresh one in every iteration
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_learning(self.iterations, self.batch, self.lr)
+        check(_whole(self.steps) and self.steps >= 1, "steps must be 1 or more", self.steps)
+        check(_whole(self.epochs) and self.epochs >= 1, "epochs must be 1 or more", self.epochs)
+        check(_number(self.step_size) and self.step_size > 0, "step_size must be above 0", self.step_size)
+        check_choice("init", self.init, INITS)
+        check(isinstance(self.fixed_network, bool), "fixed_network must be true or false", self.fixed_network)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelRecipe(Recipe):
+    """Label distillation: random real images whose soft labels are learned by ridge regression (Bohdal et al. 2020)."""
+
+    network: str = "convnet"
+    iterations: int = 5_000
+    lr: float = 0.01  # of Adam
+    batch: int = 1024  # real images in every iteration, of all classes together
+    ridge: float = 0.01  # beside the mean square of the features
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_learning(self.iterations, self.batch, self.lr)
+        check(_number(self.ridge) and self.ridge > 0, "ridge must be above 0", self.ridge)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,6 +206,9 @@ RECIPES: dict[str, type[Recipe]] = {
     "herding": HerdingRecipe,
     "kcenter": KCenterRecipe,
     "forgetting": ForgettingRecipe,
+    "mmd": PixelRecipe,
+    "dd": UnrolledRecipe,
+    "ld": LabelRecipe,
 }
 
 
@@ -175,6 +238,24 @@ def make_protocol(*, name: str, size: int, whole: bool = False, **fields: Any) -
 
 DIGITS = ("digits", 8)  # the demonstration: a minute or two on two cores
 DIGITS_NETWORK = "convnet(width=64, depth=2)"
+DIGITS_PRESETS: dict[type[Recipe], dict[str, Any]] = {
+    MatchingRecipe: {"iterations": 500, "batch": 64, "network": DIGITS_NETWORK},
+    HerdingRecipe: {"network": DIGITS_NETWORK, "epochs": 40},
+    KCenterRecipe: {"network": DIGITS_NETWORK, "epochs": 40},
+    ForgettingRecipe: {"network": DIGITS_NETWORK, "epochs": 40},
+    PixelRecipe: {"iterations": 2_000, "batch": 64},
+    UnrolledRecipe: {
+        "iterations": 150,
+        "batch": 256,
+        "network": DIGITS_NETWORK,
+        "steps": 5,
+        "epochs": 1,
+        "step_size": 0.2,
+        "lr": 0.05,
+        "init": "real",
+    },
+    LabelRecipe: {"iterations": 300, "batch": 512, "network": DIGITS_NETWORK},
+}
 
 
 def default_lr(ipc: int) -> float:
@@ -183,17 +264,16 @@ def default_lr(ipc: int) -> float:
 
 
 def _method_preset(kind: type[Recipe], ipc: int, name: str, size: int) -> dict[str, Any]:
-    if issubclass(kind, TrainedRecipe) and (name, size) == DIGITS:
-        return {"network": DIGITS_NETWORK, "epochs": 40}
-    if not issubclass(kind, MatchingRecipe):
-        return {}
     preset: dict[str, Any] = {}
-    if _whole(ipc):
-        preset["lr"] = default_lr(ipc)
-    if size >= 64:
-        preset["iterations"] = 10_000
+    if issubclass(kind, MatchingRecipe | PixelRecipe):
+        if _whole(ipc):
+            preset["lr"] = default_lr(ipc)
+        if size >= 64:
+            preset["iterations"] = 10_000
+    if kind is UnrolledRecipe and name in ("mnist", "fashionmnist"):
+        preset["network"] = "lenet"
     if (name, size) == DIGITS:
-        preset |= {"iterations": 500, "batch": 64, "network": DIGITS_NETWORK}
+        preset |= DIGITS_PRESETS.get(kind, {})
     return preset
 
 
@@ -207,6 +287,12 @@ def _make(kind: type[T], what: str, fields: dict[str, Any]) -> T:
         elif names[key].type == "str" and not isinstance(value, str):
             raise UserError(f"{key} must be text, but got {value!r}")
     return kind(**fields)
+
+
+def _check_learning(iterations: int, batch: int, lr: float) -> None:
+    check(_whole(iterations) and iterations >= 0, "iterations must be 0 or more", iterations)
+    check(_whole(batch) and batch >= 1, "batch must be 1 or more", batch)
+    check(_number(lr) and lr > 0, "lr must be above 0", lr)
 
 
 def _whole(value: object) -> bool:

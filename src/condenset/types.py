@@ -98,7 +98,8 @@ class CondensedSet(Dataset[tuple[Tensor, Tensor]]):
     """A small training set: `set[i]` is (image, label), the image in pixel space.
 
     images: (N, C, H, W) float32, nominally 0..1 but free to overshoot; labels: (N,) int64, or (N, K) float32 when
-    they are soft; networks expect (images - mean) / std, which `normalised()` gives.
+    they are soft; networks expect (images - mean) / std, which `normalised()` gives; step_sizes: (T,) float32, those
+    of the gradient-descent steps that a method learned with the images, or None.
     """
 
     images: Tensor
@@ -106,6 +107,7 @@ class CondensedSet(Dataset[tuple[Tensor, Tensor]]):
     class_names: tuple[str, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    step_sizes: Tensor | None = None
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -129,6 +131,10 @@ class CondensedSet(Dataset[tuple[Tensor, Tensor]]):
         check(len(self.mean) == len(self.std) == images.shape[1], "mean and std must have a value a channel", self.mean)
         check(all(map(math.isfinite, self.mean)), "mean must be finite", self.mean)
         check(all(math.isfinite(s) and s > 0 for s in self.std), "std must be above 0", self.std)
+        if (steps := self.step_sizes) is not None:
+            listed = steps.ndim == 1 and len(steps) > 0 and steps.dtype == torch.float32
+            check(listed, "step sizes must be a list of float32", f"{steps.dtype} of shape {tuple(steps.shape)}")
+            check(bool((steps.isfinite() & (steps > 0)).all()), "step sizes must be above 0", steps.tolist())
 
     def __len__(self) -> int:
         return len(self.images)
@@ -160,7 +166,10 @@ class CondensedSet(Dataset[tuple[Tensor, Tensor]]):
         }
         if not overwrite and Path(path).exists():
             raise UserError(f"{path} exists already; choose another name or overwrite it with overwrite=True")
-        write_tensors(path, {"images": self.images, "labels": self.labels}, {"condenset": json.dumps(meta)})
+        tensors = {"images": self.images, "labels": self.labels}
+        if self.step_sizes is not None:
+            tensors["step_sizes"] = self.step_sizes
+        write_tensors(path, tensors, {"condenset": json.dumps(meta)})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> CondensedSet:
@@ -176,6 +185,7 @@ class CondensedSet(Dataset[tuple[Tensor, Tensor]]):
                 class_names=tuple(map(str, meta["class_names"])),
                 mean=tuple(map(float, meta["mean"])),
                 std=tuple(map(float, meta["std"])),
+                step_sizes=tensors["step_sizes"].clone() if "step_sizes" in tensors else None,
                 provenance=dict(meta["provenance"]),
             )
         except UserError as error:

@@ -176,10 +176,13 @@ def _origin(small: CondensedSet, file: Path) -> dict[str, Any]:
 def summary(small: CondensedSet) -> dict[str, Any]:
     """What a set holds and where it came from, for a person."""
     about, shape = small.provenance, "x".join(map(str, small.images.shape[1:]))
+    steps = small.step_sizes
+    learned = {} if steps is None else {"step sizes": f"{len(steps)}, {steps.min():.3g} to {steps.max():.3g}"}
     return {
         "images": f"{len(small)} of {shape}, {small.num_classes} classes",
         "labels": "hard" if small.labels.ndim == 1 else "soft",
         "pixels": f"{small.images.min():.3g} to {small.images.max():.3g} (0 to 1 nominal)",
+        **learned,
         "mean": ", ".join(f"{value:.4g}" for value in small.mean),
         "std": ", ".join(f"{value:.4g}" for value in small.std),
         **{key: about[key] for key in ("dataset", "method", "seed", "seconds", "hardware", "version") if key in about},

@@ -81,6 +81,13 @@ def test_networks_are_tested_as_they_were_learned_unless_told_otherwise() -> Non
     assert plan.protocol.network == "mlp(width=3)"
 
 
+def test_sets_are_compared_on_the_network_of_matching() -> None:
+    for methods, network in ((("dm", "dd"), "convnet"), (("random", "dd"), "alexnet"), (("mmd",), "convnet")):
+        plan = plan_of(Wishes(methods=methods, ipcs=(1,)))
+        assert plan.protocol is not None
+        assert plan.protocol.network == network
+
+
 def test_the_whole_dataset_keeps_its_own_epochs() -> None:
     plan = plan_of(dataclasses.replace(BOTH, protocol={"epochs": 3, "nets": 2}))
     assert plan.protocol is not None

@@ -23,6 +23,7 @@ class ClassStore:
         self.counts = counts.to(device)
         self.offsets = (torch.cumsum(counts, 0) - counts).to(device)
         self.max_count = max(data.class_counts)
+        self.labels_N = torch.repeat_interleave(torch.arange(len(counts)), counts).to(device)
         mean, std = (torch.tensor(v, device=device) for v in (data.mean, data.std))
         self._scale_C, self._shift_C = 1 / (255 * std), -mean / std
 
@@ -33,6 +34,11 @@ class ClassStore:
         """
         chosen = subsets(key, step, classes_K, self.counts[classes_K], self.max_count, num, ordered=ordered)
         return self.offsets[classes_K, None] + chosen
+
+    def choose_any(self, key: Tensor, step: int | Tensor, num: int) -> Tensor:
+        """(num or all,) places of images of any class, drawn without replacement."""
+        total, row = len(self.labels_N), torch.zeros(1, dtype=torch.int64, device=self.counts.device)
+        return subsets(key, step, row, row + total, total, min(num, total))[0]
 
     def take(self, places: Tensor) -> Tensor:
         """float32 images at these places, normalised."""

@@ -27,10 +27,12 @@ def classes_together(
     synthetic: int,
     by_hand: bool,
     memory: int | None = None,
+    beside: int = 0,
 ) -> int:
     """How many classes fit `memory` bytes (default: what keeps the device busy), with so many images of each.
 
-    network: on the meta device; image: (C, H, W); by_hand: whether kernels of our own do its blocks.
+    network: on the meta device; image: (C, H, W); by_hand: whether kernels of our own do its blocks; beside:
+    bytes a class that the objective takes.
     """
     item = torch.finfo(place.dtype).bits // 8
     maps = list(_maps(network, image, by_hand))
@@ -40,7 +42,7 @@ def classes_together(
     features = maps[-1][-1] if maps else pixels
     of_real = real * (largest * item + 4 * pixels * item)
     of_synthetic = synthetic * ((kept + 2 * largest) * item + 24 * pixels) + real * features * item
-    return max(1, (memory or _default(place)) // max(of_real, of_synthetic, 1))
+    return max(1, (memory or _default(place)) // max(of_real, of_synthetic + beside, 1))
 
 
 def images_together(network: nn.Module, place: Place, image: tuple[int, int, int]) -> int | None:

@@ -39,6 +39,8 @@ def _store(place, words, there, UNIFORM: tl.constexpr):
 def words(key: Tensor, step: Tensor, rows: Tensor, num: int, *, uniform: bool) -> Tensor:
     """(rows, num) words as int64, or uniforms in [0, 1) as float32."""
     out = torch.empty(len(rows), num, dtype=torch.float32 if uniform else torch.int64, device=key.device)
+    if num == 0:
+        return out
     grid = (len(rows), triton.cdiv(triton.cdiv(num, 4), BLOCK))
     _words[grid](key, step, rows.contiguous(), out, num, UNIFORM=uniform, BLOCK=BLOCK)
     return out

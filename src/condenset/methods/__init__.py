@@ -7,7 +7,10 @@ from typing import Any
 
 from condenset.engine import Place
 from condenset.methods.coreset import forgetting, herding, kcenter, random
+from condenset.methods.labels import ld
 from condenset.methods.matching import dm
+from condenset.methods.pixels import mmd
+from condenset.methods.unrolled import dd
 from condenset.recipes import make_recipe
 from condenset.runs import Run
 from condenset.types import CondensedSet, ImageData
@@ -18,6 +21,9 @@ METHODS: dict[str, Callable[[ImageData, Any, Run], CondensedSet]] = {
     "herding": herding,
     "kcenter": kcenter,
     "forgetting": forgetting,
+    "mmd": mmd,
+    "dd": dd,
+    "ld": ld,
 }
 
 

@@ -1,17 +1,22 @@
-"""What methods share: how many images each class gives, and the finished set with its provenance."""
+"""What methods share: how many images each class gives and what they start as, Adam, and the finished set."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import torch
 from torch import Tensor
 
+from condenset import draws
+from condenset.data.store import ClassStore
 from condenset.errors import UserError
 from condenset.recipes import Recipe
 from condenset.runs import Run
 from condenset.types import CondensedSet, ImageData, denormalise
 from condenset.version import VERSION
+
+ADAM, ADAM_EPSILON = (0.9, 0.999), 1e-8
 
 
 def images_per_class(data: ImageData, recipe: Recipe) -> list[int]:
@@ -27,8 +32,36 @@ def images_per_class(data: ImageData, recipe: Recipe) -> list[int]:
     return [min(recipe.ipc, count) for count in data.class_counts]
 
 
+def initial_images(store: ClassStore, init: str, seed: int, num: int) -> Tensor:
+    """(K, num, C, H, W) what images start as: real ones of their class (padded where it has fewer), or noise."""
+    device = store.counts.device
+    key, classes_K = draws.make_key(seed, "init", device=device), torch.arange(len(store.counts), device=device)
+    if init == "real":
+        return store.take(store.choose(key, 0, classes_K, num))
+    shape = (num, *store.images_NCHW.shape[1:])
+    return draws.normal(key, 0, classes_K, math.prod(shape)).view(-1, *shape)
+
+
+def adam(values: Tensor, gradient: Tensor, moments: Tensor, clock: Tensor, lr: float | Tensor) -> None:
+    """One step of Adam in place; moments: (2, ...) running means of gradient and square; clock: steps done so far."""
+    mean, square = moments
+    mean.lerp_(gradient, 1 - ADAM[0])
+    square.lerp_(gradient.square(), 1 - ADAM[1])
+    fair_mean, fair_square = (
+        moment / (1 - decay ** (clock + 1)) for moment, decay in zip((mean, square), ADAM, strict=True)
+    )
+    values.sub_(lr * fair_mean / (fair_square.sqrt() + ADAM_EPSILON))
+
+
 def finished(
-    images_NCHW: Tensor, labels: Tensor, data: ImageData, method: str, recipe: Recipe, run: Run, seconds: float
+    images_NCHW: Tensor,
+    labels: Tensor,
+    data: ImageData,
+    method: str,
+    recipe: Recipe,
+    run: Run,
+    seconds: float,
+    step_sizes: Tensor | None = None,
 ) -> CondensedSet:
     """The set, in pixel space on the host, with where it came from; images_NCHW are normalised."""
     provenance = {
@@ -53,5 +86,6 @@ def finished(
         class_names=data.class_names,
         mean=data.mean,
         std=data.std,
+        step_sizes=None if step_sizes is None else step_sizes.detach().float().cpu(),
         provenance=provenance,
     )

@@ -5,20 +5,19 @@ Shapes: K classes, B real and I synthetic images a class, F features; (K, B or I
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from condenset import augment, draws, networks
 from condenset.data.store import ClassStore
 from condenset.engine.memory import classes_together, images_together
 from condenset.engine.step import accelerate, by_hand, forward_of
 from condenset.errors import UserError
-from condenset.methods.common import finished, images_per_class
-from condenset.recipes import MatchingRecipe
+from condenset.methods.common import finished, images_per_class, initial_images
+from condenset.recipes import MatchingRecipe, PixelRecipe
 from condenset.runs import Run, iterate
 from condenset.types import CondensedSet, ImageData
 
@@ -44,11 +43,7 @@ def dm(data: ImageData, recipe: MatchingRecipe, run: Run) -> CondensedSet:
     """Dataset condensation with distribution matching (Zhao and Bilen, WACV 2023)."""
     counts = images_per_class(data, recipe)
     run.place.reset_peak_memory()
-    problem = Matching(data, recipe, run, counts, mean_distance)
-    seconds = iterate(run, problem.state, recipe.iterations, problem.prepare, f"dm, {recipe.ipc} a class")
-    chosen = torch.cat([images[:count] for images, count in zip(problem.images_KICHW, counts, strict=True)])
-    labels = torch.repeat_interleave(torch.arange(data.num_classes), torch.tensor(counts))
-    return finished(chosen, labels, data, "dm", recipe, run, seconds)
+    return Matching(data, recipe, run, counts, mean_distance).solve("dm", data)
 
 
 class Chunk(NamedTuple):
@@ -65,28 +60,37 @@ class Chunk(NamedTuple):
 class Matching:
     """The state of a matching run, and the step that advances it."""
 
+    network: nn.Module
+    operations: tuple[str, ...]
+
     def __init__(
-        self, data: ImageData, recipe: MatchingRecipe, run: Run, counts: list[int], objective: Objective
+        self,
+        data: ImageData,
+        recipe: MatchingRecipe | PixelRecipe,
+        run: Run,
+        counts: list[int],
+        objective: Objective,
+        memory_beside: int = 0,
     ) -> None:
-        device, self.dtype = run.place.device, run.place.dtype
-        self.recipe, self.run, self.objective, self.size = recipe, run, objective, data.size
-        self.operations = augment.parse(recipe.augment, can_flip=data.can_flip)
+        """memory_beside: bytes a class that the objective takes beyond the features."""
+        device = run.place.device
+        self.recipe, self.run, self.objective, self.size, self.counts = recipe, run, objective, data.size, counts
+        if isinstance(recipe, PixelRecipe):
+            self.network, self.dtype, self.operations = nn.Flatten(), torch.float32, ()
+        else:
+            self.network, self.dtype = embedding(recipe.network, data), run.place.dtype
+            self.operations = augment.parse(recipe.augment, can_flip=data.can_flip)
         self.keys = {use: draws.make_key(run.seed, use, device=device) for use in ("network", "augment", "real")}
         self.store = ClassStore(data, device)
         self.batch = min(recipe.batch, max(data.class_counts))
 
-        with torch.device("meta"):  # only its shape is needed: every iteration draws new weights
-            network = networks.build(
-                recipe.network, channels=data.channels, size=data.size, num_classes=data.num_classes
-            )
-        self.network = networks.headless(networks.batch_statistics(network))
         self.parameters = networks.Parameters(self.network, device)
         self.forward = forward_of(self.network, run.place)
         self.image, self.batch_norm = (data.channels, data.size, data.size), networks.uses_batch_norm(self.network)
         self.slice = None if self.batch_norm else images_together(self.network, run.place, self.image)
-        self.chunks = self._split(data, counts, self._classes_together(data, max(counts)))
+        self.chunks = self._split(data, counts, self._classes_together(data, max(counts), memory_beside))
 
-        self.images_KICHW = self._initial(data, max(counts))
+        self.images_KICHW = initial_images(self.store, recipe.init, run.seed, max(counts))
         self.velocity = torch.zeros_like(self.images_KICHW)
         self.losses = torch.zeros(NUM_LOSSES, device=device)
         self.clock = torch.zeros((), dtype=torch.int64, device=device)
@@ -108,7 +112,7 @@ class Matching:
             chunks.append(Chunk(rows, torch.arange(rows.start, rows.stop, device=device), *weights, *index))
         return chunks
 
-    def _classes_together(self, data: ImageData, synthetic: int) -> int:
+    def _classes_together(self, data: ImageData, synthetic: int, beside: int) -> int:
         """How many classes pass together: all with batch norm, else what was asked for or what fits."""
         run, num = self.run, data.num_classes
         if self.batch_norm:
@@ -123,17 +127,17 @@ class Matching:
             synthetic=synthetic,
             by_hand=by_hand(self.network, run.place),
             memory=run.memory,
+            beside=beside,
         )
         return -(-num // -(-num // fitting))  # as even as can be
 
-    def _initial(self, data: ImageData, num: int) -> Tensor:
-        device = self.run.place.device
-        key = draws.make_key(self.run.seed, "init", device=device)
-        classes_K = torch.arange(data.num_classes, device=device)
-        if self.recipe.init == "real":
-            return self.store.take(self.store.choose(key, 0, classes_K, num))
-        shape = (num, data.channels, data.size, data.size)
-        return draws.normal(key, 0, classes_K, math.prod(shape)).view(-1, *shape)
+    def solve(self, method: str, data: ImageData) -> CondensedSet:
+        """Run to the last iteration; the finished set, without padding."""
+        recipe, run = self.recipe, self.run
+        seconds = iterate(run, self.state, recipe.iterations, self.prepare, f"{method}, {recipe.ipc} a class")
+        chosen = torch.cat([images[:count] for images, count in zip(self.images_KICHW, self.counts, strict=True)])
+        labels = torch.repeat_interleave(torch.arange(data.num_classes), torch.tensor(self.counts))
+        return finished(chosen, labels, data, method, recipe, run, seconds)
 
     def prepare(self) -> Callable[[int], None]:
         """The step, ready to run; made once the state stands where it will go on from."""
@@ -185,6 +189,13 @@ class Matching:
         if index is not None:
             features = features.new_zeros(len(images), features.shape[1]).index_copy(0, index, features)
         return features.view(*shape, -1)
+
+
+def embedding(spec: str, data: ImageData) -> nn.Module:
+    """The network without its classifier, on the meta device: every iteration draws new weights."""
+    with torch.device("meta"):
+        network = networks.build(spec, channels=data.channels, size=data.size, num_classes=data.num_classes)
+    return networks.headless(networks.batch_statistics(network))
 
 
 def _weights(counts: list[int], width: int) -> Tensor:

@@ -43,7 +43,7 @@ class Parameters:
         self.rows = parameter_starts(network)
         self.sizes = [row.shape.numel() for row in self.rows]
         self.num = sum(self.sizes)
-        repeats = torch.tensor(self.sizes, device="cpu")
+        repeats = torch.tensor(self.sizes, dtype=torch.int64, device="cpu")
         bounds, fills = (torch.tensor([row[place] for row in self.rows], device="cpu") for place in (2, 3))
         self._lows = (fills - bounds).repeat_interleave(repeats).to(device)
         self._spans = (2 * bounds).repeat_interleave(repeats).to(device)

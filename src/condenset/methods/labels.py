@@ -1,0 +1,125 @@
+"""Label distillation: real images stay as they are, their soft labels are learned.
+
+Shapes: N images of the set, B other real ones, K classes, F features. The inner model is a ridge regression on the
+features of a random network, so that training it is a closed form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from condenset import draws, networks
+from condenset.data.store import ClassStore
+from condenset.engine.memory import images_together
+from condenset.engine.step import accelerate, forward_of
+from condenset.methods.common import adam, finished, images_per_class, initial_images
+from condenset.methods.matching import NUM_LOSSES, embedding
+from condenset.recipes import LabelRecipe
+from condenset.runs import Run, iterate
+from condenset.types import CondensedSet, ImageData
+
+MOST_TOGETHER = 1024  # images in a pass on a GPU, which more would not make faster
+
+
+def ld(data: ImageData, recipe: LabelRecipe, run: Run) -> CondensedSet:
+    """Label distillation by ridge regression (Bohdal et al., 2020); the images are those of `random`."""
+    counts = images_per_class(data, recipe)
+    run.place.reset_peak_memory()
+    problem = Labels(data, recipe, run, counts)
+    seconds = iterate(run, problem.state, recipe.iterations, problem.prepare, f"ld, {recipe.ipc} a class")
+    return finished(problem.images_NCHW, problem.labels_NK, data, "ld", recipe, run, seconds)
+
+
+def ridge_prediction(small_NF: Tensor, labels_NK: Tensor, others_BF: Tensor, ridge: float) -> Tensor:
+    """(B, K) what ridge regression, with a free intercept, learns from the small set and says of the others.
+
+    It minimises |ΦW − Y|² + ridge·s·|W|² over centred features Φ, s being their mean square norm; solved in the smaller
+    of its two forms, images by images or features by features.
+    """
+    centre_F, mean_K = small_NF.mean(0), labels_NK.mean(0)
+    small_NF, others_BF, labels_NK = small_NF - centre_F, others_BF - centre_F, labels_NK - mean_K
+    num, features = small_NF.shape
+    weight = ridge * small_NF.square().sum(1).mean().clamp(min=1e-6)  # images all alike have nothing to learn from
+    gram = small_NF @ small_NF.T if num <= features else small_NF.T @ small_NF
+    factor = torch.linalg.cholesky_ex(gram + weight * torch.eye(len(gram), dtype=gram.dtype, device=gram.device)).L
+    in_images = num <= features
+    weights_FK = small_NF.T @ _solve(factor, labels_NK) if in_images else _solve(factor, small_NF.T @ labels_NK)
+    return others_BF @ weights_FK + mean_K
+
+
+def _solve(factor: Tensor, right: Tensor) -> Tensor:
+    half = torch.linalg.solve_triangular(factor, right, upper=False)
+    whole: Tensor = torch.linalg.solve_triangular(factor.mT, half, upper=True)
+    return whole
+
+
+def nearest_probabilities(values_NK: Tensor) -> Tensor:
+    """Each row's nearest point, in Euclidean distance, among the rows of probabilities (Held et al., 1974)."""
+    ranked = values_NK.sort(dim=1, descending=True).values
+    excess = ranked.cumsum(1) - 1
+    rank = torch.arange(1, values_NK.shape[1] + 1, device=values_NK.device)
+    num_N1 = (ranked * rank > excess).sum(1, keepdim=True).clamp(min=1)  # classes that keep a share
+    return (values_NK - excess.gather(1, num_N1 - 1) / num_N1).clamp(min=0)
+
+
+class Labels:
+    """The state of a label distillation run, and the step that advances it."""
+
+    def __init__(self, data: ImageData, recipe: LabelRecipe, run: Run, counts: list[int]) -> None:
+        device, self.recipe, self.run = run.place.device, recipe, run
+        self.store = ClassStore(data, device)
+        self.network = embedding(recipe.network, data)
+        self.parameters = networks.Parameters(self.network, device)
+        self.forward = forward_of(self.network, run.place)
+        self.slice: int | None = None  # batch norm: all together
+        if not networks.uses_batch_norm(self.network):
+            image = (data.channels, data.size, data.size)
+            self.slice = images_together(self.network, run.place, image) or MOST_TOGETHER
+        self.keys = {use: draws.make_key(run.seed, use, device=device) for use in ("network", "real")}
+
+        images_KICHW = initial_images(self.store, "real", run.seed, max(counts))
+        self.images_NCHW = torch.cat([images[:num] for images, num in zip(images_KICHW, counts, strict=True)])
+        hard_N = torch.repeat_interleave(torch.arange(data.num_classes), torch.tensor(counts))
+        self.labels_NK = F.one_hot(hard_N, data.num_classes).float().to(device)
+        self.moments = torch.zeros(2, *self.labels_NK.shape, device=device)
+        self.losses = torch.zeros(NUM_LOSSES, device=device)
+        self.clock = torch.zeros((), dtype=torch.int64, device=device)
+
+    @property
+    def state(self) -> dict[str, Tensor]:
+        """All that changes from one iteration to the next."""
+        return {"labels": self.labels_NK, "moments": self.moments, "losses": self.losses, "clock": self.clock}
+
+    def prepare(self) -> Callable[[int], None]:
+        """The step, ready to run; made once the state stands where it will go on from."""
+        step = accelerate(self.step, list(self.state.values()), self.run.place)
+        return lambda _: step()
+
+    def step(self) -> None:
+        """One iteration: a fresh network's features, the closed form, one step of Adam back onto probabilities."""
+        uniform_P = draws.flat_uniform(self.keys["network"], self.clock, self.parameters.num)
+        views = self.parameters.views(self.parameters.initial(uniform_P), self.run.place.dtype)
+        places_B = self.store.choose_any(self.keys["real"], self.clock, self.recipe.batch)
+        small_NF, real_BF = (self._embed(views, each) for each in (self.images_NCHW, self.store.take(places_B)))
+        leaf = self.labels_NK.detach().clone().requires_grad_()
+        loss = self.loss(small_NF, leaf, real_BF, self.store.labels_N[places_B])
+        (gradient,) = torch.autograd.grad(loss, leaf)
+        adam(self.labels_NK, gradient, self.moments, self.clock, self.recipe.lr)
+        self.labels_NK.copy_(nearest_probabilities(self.labels_NK))
+        self.losses.index_copy_(0, (self.clock % NUM_LOSSES)[None], loss.detach()[None])
+        self.clock += 1
+
+    def loss(self, small_NF: Tensor, labels_NK: Tensor, real_BF: Tensor, real_B: Tensor) -> Tensor:
+        """The mean squared distance of what the regression says of real images from their labels."""
+        predicted_BK = ridge_prediction(small_NF, labels_NK, real_BF, self.recipe.ridge)
+        return (predicted_BK - F.one_hot(real_B, labels_NK.shape[1])).square().sum(1).mean()
+
+    @torch.no_grad()
+    def _embed(self, views: dict[str, Tensor], images_NCHW: Tensor) -> Tensor:
+        """(N, F) float32 features."""
+        parts = images_NCHW.to(self.run.place.dtype).split(self.slice or len(images_NCHW))
+        return torch.cat([self.forward(views, part).float() for part in parts])

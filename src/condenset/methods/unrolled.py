@@ -1,0 +1,163 @@
+"""Dataset distillation: images and step sizes learned by differentiating through training on them.
+
+Shapes: N synthetic images, B real ones, P weights of the network, T unrolled steps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.func import functional_call
+
+from condenset import draws, networks
+from condenset.data.store import ClassStore
+from condenset.engine.step import accelerate
+from condenset.methods.common import adam, finished, images_per_class, initial_images
+from condenset.methods.matching import NUM_LOSSES
+from condenset.recipes import UnrolledRecipe
+from condenset.runs import Run, iterate
+from condenset.types import CondensedSet, ImageData
+
+NUM_HALVINGS = 4  # of the learning rate in a run, each after a fifth of it: the last iterate is the result
+
+Loss = Callable[[Tensor, Tensor, Tensor], Tensor]  # of weights (P,), images and labels
+
+
+def dd(data: ImageData, recipe: UnrolledRecipe, run: Run) -> CondensedSet:
+    """Dataset distillation (Wang et al., 2018)."""
+    counts = images_per_class(data, recipe)
+    run.place.reset_peak_memory()
+    problem = Unrolled(data, recipe, run, counts)
+    seconds = iterate(run, problem.state, recipe.iterations, problem.prepare, f"dd, {recipe.ipc} a class")
+    return finished(
+        problem.images_NCHW, problem.labels_N, data, "dd", recipe, run, seconds, F.softplus(problem.raw_sizes_T)
+    )
+
+
+class Gradients(NamedTuple):
+    """The real loss after training, and how it changes with the images and the step sizes."""
+
+    loss: Tensor
+    images: Tensor
+    step_sizes_T: Tensor
+
+
+def through_training(
+    loss: Loss,
+    weights_P: Tensor,
+    images_NCHW: Tensor,
+    labels_N: Tensor,
+    schedule: Sequence[Tensor],
+    step_sizes_T: Tensor,
+    real: tuple[Tensor, Tensor],
+) -> Gradients:
+    """Train by gradient descent, step t on the images at schedule[t], and differentiate the loss on `real` by hand.
+
+    Only the weights between steps are kept; the way back builds the graph of one step at a time. With λ the gradient
+    by the weights after a step of size η and loss l: λ ← λ − η ∂²l/∂w² λ, images −η ∂²l/∂x∂w λ, step size −∂l/∂w · λ.
+    """
+    sizes, trail = step_sizes_T.detach().unbind(), [weights_P.detach()]
+    for places, size in zip(schedule, sizes, strict=True):
+        weights = trail[-1].requires_grad_()
+        (gradient,) = torch.autograd.grad(loss(weights, images_NCHW[places], labels_N[places]), weights)
+        trail.append(weights.detach() - size * gradient)
+
+    weights = trail.pop().requires_grad_()
+    real_loss = loss(weights, *real)
+    (adjoint,) = torch.autograd.grad(real_loss, weights)
+    by_images, by_sizes = torch.zeros_like(images_NCHW), []
+    for places, size in zip(reversed(schedule), reversed(sizes), strict=True):
+        weights, group = trail.pop(), images_NCHW[places].detach().requires_grad_()
+        (gradient,) = torch.autograd.grad(loss(weights, group, labels_N[places]), weights, create_graph=True)
+        along = gradient @ adjoint
+        by_weights, by_group = torch.autograd.grad(along, (weights, group))
+        by_sizes.append(-along.detach())
+        by_images.index_add_(0, places, -size * by_group)
+        adjoint = adjoint - size * by_weights
+    return Gradients(real_loss.detach(), by_images, torch.stack(by_sizes[::-1]))
+
+
+class Unrolled:
+    """The state of a distillation run, and the step that advances it; all in float32, which two derivatives need."""
+
+    def __init__(self, data: ImageData, recipe: UnrolledRecipe, run: Run, counts: list[int]) -> None:
+        device, self.recipe, self.run = run.place.device, recipe, run
+        self.store = ClassStore(data, device)
+        with torch.device("meta"):  # only its shape is needed: weights are drawn
+            network = networks.build(
+                recipe.network, channels=data.channels, size=data.size, num_classes=data.num_classes
+            )
+        self.network = networks.batch_statistics(network)
+        self.parameters = networks.Parameters(self.network, device)
+        self.keys = {use: draws.make_key(run.seed, use, device=device) for use in ("network", "real")}
+
+        starts_KICHW = initial_images(self.store, recipe.init, run.seed, max(counts))
+        self.images_NCHW = torch.cat([images[:num] for images, num in zip(starts_KICHW, counts, strict=True)])
+        self.labels_N = torch.repeat_interleave(torch.arange(data.num_classes), torch.tensor(counts)).to(device)
+        self.schedule = _schedule(counts, recipe.steps, recipe.epochs, device)
+        raw = math.log(math.expm1(recipe.step_size))  # softplus keeps step sizes above 0
+        self.raw_sizes_T = torch.full((len(self.schedule),), raw, device=device)
+        self.image_moments, self.size_moments = (
+            torch.zeros(2, *values.shape, device=device) for values in (self.images_NCHW, self.raw_sizes_T)
+        )
+        self.losses = torch.zeros(NUM_LOSSES, device=device)
+        self.clock = torch.zeros((), dtype=torch.int64, device=device)
+
+    @property
+    def state(self) -> dict[str, Tensor]:
+        """All that changes from one iteration to the next."""
+        return {
+            "images": self.images_NCHW,
+            "step_sizes": self.raw_sizes_T,
+            "image_moments": self.image_moments,
+            "size_moments": self.size_moments,
+            "losses": self.losses,
+            "clock": self.clock,
+        }
+
+    def prepare(self) -> Callable[[int], None]:
+        """The step, ready to run; made once the state stands where it will go on from."""
+        step = accelerate(self.step, list(self.state.values()), self.run.place)
+        return lambda _: step()
+
+    def step(self) -> None:
+        """One iteration: fresh weights, trained on the images, tested on a real batch; Adam on images and steps."""
+        drawn = self.clock * 0 if self.recipe.fixed_network else self.clock
+        uniform_P = draws.flat_uniform(self.keys["network"], drawn, self.parameters.num)
+        places_B = self.store.choose_any(self.keys["real"], self.clock, self.recipe.batch)
+        found = through_training(
+            self.loss,
+            self.parameters.initial(uniform_P),
+            self.images_NCHW,
+            self.labels_N,
+            self.schedule,
+            F.softplus(self.raw_sizes_T),
+            (self.store.take(places_B), self.store.labels_N[places_B]),
+        )
+        lr = self.recipe.lr * 0.5 ** (self.clock * (NUM_HALVINGS + 1) // max(self.recipe.iterations, 1))
+        by_raw_T = found.step_sizes_T * torch.sigmoid(self.raw_sizes_T)
+        adam(self.images_NCHW, found.images, self.image_moments, self.clock, lr)
+        adam(self.raw_sizes_T, by_raw_T, self.size_moments, self.clock, lr)
+        self.losses.index_copy_(0, (self.clock % NUM_LOSSES)[None], found.loss[None])
+        self.clock += 1
+
+    def loss(self, weights_P: Tensor, images_NCHW: Tensor, labels_N: Tensor) -> Tensor:
+        """Cross-entropy under these weights; not compiled nor by hand-written kernels, which have one derivative."""
+        views = self.parameters.views(weights_P, weights_P.dtype)
+        return F.cross_entropy(functional_call(self.network, views, (images_NCHW,)), labels_N)
+
+
+def _schedule(counts: list[int], steps: int, epochs: int, device: torch.device) -> list[Tensor]:
+    """The images that each step trains on: the set is dealt into as many groups as there are steps, class by class.
+
+    With fewer images a class than steps, every image is a group's own and the groups come round again.
+    """
+    num = min(steps, max(counts))
+    place_N = torch.cat([torch.arange(count) for count in counts])  # within its class
+    groups = [(place_N % num == group).nonzero()[:, 0].to(device) for group in range(num)]
+    return [groups[step % num] for step in range(steps)] * epochs

@@ -1,0 +1,212 @@
+"""Dataset distillation: the gradient through training against autograd and finite differences, and what it keeps."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import condenset as cs
+from condenset.engine import Place
+from condenset.methods.unrolled import Unrolled, _schedule, dd, through_training
+from condenset.recipes import UnrolledRecipe, make_recipe
+from condenset.runs import Run
+from condenset.workflow import summary
+from plain import tiny_data
+
+CPU = Place.best("cpu")
+HIDDEN, PIXELS, CLASSES = 5, 4, 3
+
+
+def mlp_loss(weights_P: Tensor, images_NF: Tensor, labels_N: Tensor) -> Tensor:
+    """A tiny network with one smooth hidden layer."""
+    first, second = weights_P.split([HIDDEN * PIXELS, CLASSES * HIDDEN])
+    hidden = torch.tanh(images_NF @ first.view(HIDDEN, PIXELS).T)
+    return F.cross_entropy(hidden @ second.view(CLASSES, HIDDEN).T, labels_N)
+
+
+@dataclasses.dataclass
+class Case:
+    weights: Tensor
+    images: Tensor
+    labels: Tensor
+    schedule: list[Tensor]
+    sizes: Tensor
+    real: tuple[Tensor, Tensor]
+
+    def final_loss(self, images: Tensor, sizes: Tensor) -> Tensor:
+        """The loss after training, written plainly: the whole graph is kept."""
+        weights = self.weights.detach().requires_grad_()
+        for places, size in zip(self.schedule, sizes, strict=True):
+            loss = mlp_loss(weights, images[places], self.labels[places])
+            weights = weights - size * torch.autograd.grad(loss, weights, create_graph=True)[0]
+        return mlp_loss(weights, *self.real)
+
+
+@pytest.fixture
+def case() -> Case:
+    generator = torch.Generator().manual_seed(0)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    counts = [2, 3, 2]
+    schedule = _schedule(counts, 2, 3, torch.device("cpu"))
+    labels = torch.repeat_interleave(torch.arange(3), torch.tensor(counts))
+    real = (normal(9, PIXELS), torch.arange(9) % 3)
+    sizes = 0.5 + normal(6).abs()
+    return Case(normal(HIDDEN * (PIXELS + CLASSES)), normal(7, PIXELS), labels, schedule, sizes, real)
+
+
+def test_gradient_is_autograds_through_the_whole_graph(case: Case) -> None:
+    found = through_training(mlp_loss, case.weights, case.images, case.labels, case.schedule, case.sizes, case.real)
+    images, sizes = case.images.clone().requires_grad_(), case.sizes.clone().requires_grad_()
+    loss = case.final_loss(images, sizes)
+    by_images, by_sizes = torch.autograd.grad(loss, (images, sizes))
+    torch.testing.assert_close(found.loss, loss.detach())
+    torch.testing.assert_close(found.images, by_images)
+    torch.testing.assert_close(found.step_sizes_T, by_sizes)
+
+
+def test_gradient_is_that_of_finite_differences(case: Case) -> None:
+    found = through_training(mlp_loss, case.weights, case.images, case.labels, case.schedule, case.sizes, case.real)
+    small = 1e-5
+    for values, gradient in ((case.images, found.images), (case.sizes, found.step_sizes_T)):
+        for place in range(values.numel()):
+            losses = []
+            for change in (small, -small):
+                values.view(-1)[place] += change
+                losses.append(case.final_loss(case.images, case.sizes).detach())
+                values.view(-1)[place] -= change
+            slope = (losses[0] - losses[1]) / (2 * small)
+            torch.testing.assert_close(gradient.view(-1)[place], slope, rtol=1e-5, atol=1e-8)
+
+
+@pytest.mark.parametrize("network", ["convnet(width=4, depth=2)", "convnet(width=4, depth=2, norm='batch')", "alexnet"])
+def test_gradient_of_real_networks(network: str) -> None:
+    """Convolutions, norms and pooling have the second derivatives that the way back needs."""
+    recipe = UnrolledRecipe(ipc=2, network=network, steps=2, epochs=1, batch=6)
+    problem = Unrolled(tiny_data([4, 4]), recipe, Run(place=CPU), [2, 2])
+    weights = problem.parameters.initial(torch.rand(problem.parameters.num, generator=torch.Generator().manual_seed(0)))
+    sizes, real = torch.full((2,), 0.1), (problem.images_NCHW + 1, problem.labels_N)
+    found = through_training(
+        problem.loss, weights, problem.images_NCHW, problem.labels_N, problem.schedule, sizes, real
+    )
+    images, now = problem.images_NCHW.clone().requires_grad_(), weights.detach().requires_grad_()
+    for places in problem.schedule:
+        loss = problem.loss(now, images[places], problem.labels_N[places])
+        now = now - 0.1 * torch.autograd.grad(loss, now, create_graph=True)[0]
+    (expected,) = torch.autograd.grad(problem.loss(now, *real), images)
+    assert expected.abs().max() > 0
+    torch.testing.assert_close(found.images, expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max()))
+
+
+class Kept:
+    """A tensor that a graph holds; counts the bytes of all that are alive."""
+
+    alive = peak = 0
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor, self.bytes = tensor, tensor.numel() * tensor.element_size()
+        Kept.alive += self.bytes
+        Kept.peak = max(Kept.peak, Kept.alive)
+
+    def __del__(self) -> None:
+        Kept.alive -= self.bytes
+
+
+@contextmanager
+def counted() -> Iterator[None]:
+    Kept.alive = Kept.peak = 0
+    with torch.autograd.graph.saved_tensors_hooks(Kept, lambda kept: kept.tensor):
+        yield
+
+
+def test_graphs_do_not_grow_with_the_number_of_steps() -> None:
+    peaks = []
+    for steps in (2, 16):
+        recipe = UnrolledRecipe(ipc=2, network="convnet(width=8, depth=2)", steps=steps, epochs=1, batch=8)
+        problem = Unrolled(tiny_data([6, 6]), recipe, Run(place=CPU), [2, 2])
+        with counted():
+            problem.step()
+        peaks.append(Kept.peak)
+    assert peaks[1] <= 1.01 * peaks[0]
+    assert peaks[0] > 0
+
+
+def test_every_image_has_its_turn_in_every_pass() -> None:
+    cpu = torch.device("cpu")
+    for counts, steps in (([10, 10], 10), ([7, 3], 5), ([1, 1], 4), ([2, 9], 4)):
+        schedule = _schedule(counts, steps, 3, cpu)
+        assert len(schedule) == 3 * steps
+        seen = torch.cat(schedule[:steps]).bincount(minlength=sum(counts))
+        assert len(seen) == sum(counts)
+        assert (seen >= 1).all()
+        assert all(len(places) for places in schedule)
+    assert [places.tolist() for places in _schedule([2, 2], 2, 1, cpu)] == [[0, 2], [1, 3]]
+
+
+def recipe(**fields: object) -> UnrolledRecipe:
+    values = {"ipc": 2, "network": "mlp(width=16)", "iterations": 60, "batch": 32, "steps": 3, "epochs": 2, **fields}
+    return UnrolledRecipe(**values)  # type: ignore[arg-type]
+
+
+def test_the_loss_falls_and_step_sizes_are_learned() -> None:
+    data = tiny_data([20, 20])
+    problem = Unrolled(data, recipe(lr=0.05, step_size=0.2, init="real"), Run(place=CPU), [2, 2])
+    for _ in range(60):
+        problem.step()
+    assert problem.losses[50:60].mean() < 0.5 * problem.losses[:5].mean()
+    small = dd(data, recipe(iterations=5), Run(place=CPU))
+    assert small.step_sizes is not None
+    assert small.step_sizes.shape == (6,)
+    assert (small.step_sizes != 0.02).all()
+    assert len(small.step_sizes.unique()) == 6  # each step has its own
+
+
+def test_step_sizes_are_saved_shown_and_checked(tmp_path: Path) -> None:
+    small = dd(tiny_data([4, 4]), recipe(iterations=1), Run(place=CPU))
+    small.save(tmp_path / "a.safetensors")
+    back = cs.CondensedSet.load(tmp_path / "a.safetensors")
+    assert back.step_sizes is not None
+    assert torch.equal(back.step_sizes, small.step_sizes)
+    assert summary(back)["step sizes"].startswith("6, 0.0")
+    without = dataclasses.replace(small, step_sizes=None)
+    without.save(tmp_path / "b.safetensors")
+    assert cs.CondensedSet.load(tmp_path / "b.safetensors").step_sizes is None
+    assert "step sizes" not in summary(without)
+    for wrong in (torch.ones(2, 2), torch.ones(0), torch.ones(2).double()):
+        with pytest.raises(cs.UserError, match="step sizes must be a list of float32"):
+            dataclasses.replace(small, step_sizes=wrong)
+    for wrong in (torch.tensor([0.1, -0.1]), torch.tensor([float("nan")])):
+        with pytest.raises(cs.UserError, match="step sizes must be above 0"):
+            dataclasses.replace(small, step_sizes=wrong)
+
+
+def test_one_fixed_network_is_the_same_in_every_iteration() -> None:
+    data = tiny_data([5, 5])
+    losses = {}
+    for fixed in (True, False):
+        problem = Unrolled(data, recipe(fixed_network=fixed, batch=10, lr=1e-9), Run(place=CPU), [2, 2])
+        for _ in range(3):
+            problem.step()
+        losses[fixed] = problem.losses[:3]
+    assert float(losses[True].std()) < 1e-6 < float(losses[False].std())
+
+
+def test_networks_are_those_of_the_paper() -> None:
+    names = {"mnist": "lenet", "fashionmnist": "lenet", "cifar10": "alexnet"}
+    for name, network in names.items():
+        made = make_recipe("dd", ipc=10, name=name, size=28)
+        assert isinstance(made, UnrolledRecipe)
+        assert made.network == network
+    with pytest.raises(cs.UserError, match="steps must be 1 or more"):
+        recipe(steps=0)
+    with pytest.raises(cs.UserError, match="step_size must be above 0"):
+        recipe(step_size=0.0)
