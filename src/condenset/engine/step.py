@@ -5,11 +5,13 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable, Sequence
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import tree_leaves
 
 from condenset import kernels
 from condenset.engine.place import Place
@@ -36,6 +38,26 @@ def compiled(function: Callable[P, R], place: Place) -> Callable[P, R]:
             warnings.warn(f"running without the compiler, several times slower: {error}", stacklevel=2)
             fast = function
             return fast(*args, **kwargs)
+
+    return call
+
+
+def traced(function: Callable[..., R], place: Place) -> Callable[..., R]:
+    """The same function of tensors, compiled, where it takes gradients of gradients: these become plain operations.
+
+    The compiler does not differentiate twice, but a trace of the whole needs no differentiating any more.
+    """
+    if place.device.type != "cuda":
+        return function
+    made: dict[tuple[torch.Size, ...], Callable[..., R]] = {}
+
+    @functools.wraps(function)
+    def call(*args: Any) -> R:
+        shapes = tuple(leaf.shape for leaf in tree_leaves(args))
+        if shapes not in made:
+            made[shapes] = compiled(make_fx(lambda *each: function(*each))(*args), place)
+        with torch.no_grad():
+            return made[shapes](*args)
 
     return call
 

@@ -3,6 +3,6 @@
 Where they cannot run (no triton, no compiler for it, another device), `available` says so and the plain path is taken.
 """
 
-from condenset.kernels.runtime import available, available_for_blocks, switch_off
+from condenset.kernels.runtime import available, available_for_blocks, plain_blocks, switch_off
 
-__all__ = ["available", "available_for_blocks", "switch_off"]
+__all__ = ["available", "available_for_blocks", "plain_blocks", "switch_off"]

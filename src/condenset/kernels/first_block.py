@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from condenset.kernels.runtime import jit, tl, triton
 
@@ -288,6 +289,7 @@ class _FirstBlock(torch.autograd.Function):
         return out.permute(0, 3, 1, 2)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grads: Tensor) -> tuple[Tensor | None, ...]:
         packed, filters, gain, bias, means, rstds = ctx.saved_tensors
         size, in_channels, padding = ctx.image

@@ -1,7 +1,9 @@
 """Triton, if it is there, and whether it works on a device."""
 
+import contextlib
 import importlib.util
 import warnings
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,10 +22,11 @@ else:
         return function
 
 
-__all__ = ["available", "available_for_blocks", "jit", "switch_off", "tl", "triton"]
+__all__ = ["available", "available_for_blocks", "jit", "plain_blocks", "switch_off", "tl", "triton"]
 
 
 _off: set[str] = set()  # why the kernels were switched off, if they were
+_plain: list[None] = []  # one for every `plain_blocks` that is entered
 
 
 def available(tensor: Tensor) -> bool:
@@ -33,7 +36,17 @@ def available(tensor: Tensor) -> bool:
 
 def available_for_blocks(maps: Tensor) -> bool:
     """Whether the kernels of network blocks take these maps: bfloat16 only, float32 is for those who want it exact."""
-    return maps.dtype == torch.bfloat16 and available(maps)
+    return maps.dtype == torch.bfloat16 and available(maps) and not _plain
+
+
+@contextlib.contextmanager
+def plain_blocks() -> Iterator[None]:
+    """Network blocks take the plain path meanwhile: their kernels know no second derivative."""
+    _plain.append(None)
+    try:
+        yield
+    finally:
+        _plain.pop()
 
 
 def switch_off(reason: str) -> None:

@@ -7,12 +7,13 @@ from typing import Any
 
 from condenset.engine import Place
 from condenset.methods.coreset import random
+from condenset.methods.gradient import dc, dsa
 from condenset.methods.matching import dm
 from condenset.recipes import make_recipe
 from condenset.runs import Run
 from condenset.types import CondensedSet, ImageData
 
-METHODS: dict[str, Callable[[ImageData, Any, Run], CondensedSet]] = {"random": random, "dm": dm}
+METHODS: dict[str, Callable[[ImageData, Any, Run], CondensedSet]] = {"random": random, "dm": dm, "dc": dc, "dsa": dsa}
 
 
 def condense(

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import torch
 from torch import Tensor
 
+from condenset import draws
+from condenset.data.store import ClassStore
 from condenset.errors import UserError
 from condenset.recipes import Recipe
 from condenset.runs import Run
@@ -25,6 +28,23 @@ def images_per_class(data: ImageData, recipe: Recipe) -> list[int]:
                 "images (--allow-fewer takes all of them)"
             )
     return [min(recipe.ipc, count) for count in data.class_counts]
+
+
+def initial_images(data: ImageData, store: ClassStore, init: str, num: int, seed: int) -> Tensor:
+    """(K, num, C, H, W) what images start as: real ones of their class, or noise; normalised, on the store's device."""
+    device = store.counts.device
+    key = draws.make_key(seed, "init", device=device)
+    classes_K = torch.arange(data.num_classes, device=device)
+    if init == "real":
+        return store.take(store.choose(key, 0, classes_K, num))
+    shape = (num, data.channels, data.size, data.size)
+    return draws.normal(key, 0, classes_K, math.prod(shape)).view(-1, *shape)
+
+
+def weights_of(counts: list[int], width: int) -> Tensor:
+    """(K, width) weights 1/count in the first `count` places of a row, 0 in the rest."""
+    count_K1 = torch.tensor(counts, dtype=torch.float32)[:, None]
+    return (torch.arange(width) < count_K1).float() / count_K1
 
 
 def finished(

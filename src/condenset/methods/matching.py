@@ -5,7 +5,6 @@ Shapes: K classes, B real and I synthetic images a class, F features; (K, B or I
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -17,7 +16,7 @@ from condenset.data.store import ClassStore
 from condenset.engine.memory import classes_together, images_together
 from condenset.engine.step import accelerate, by_hand, forward_of
 from condenset.errors import UserError
-from condenset.methods.common import finished, images_per_class
+from condenset.methods.common import finished, images_per_class, initial_images, weights_of
 from condenset.recipes import MatchingRecipe
 from condenset.runs import Run, iterate
 from condenset.types import CondensedSet, ImageData
@@ -86,7 +85,7 @@ class Matching:
         self.slice = None if self.batch_norm else images_together(self.network, run.place, self.image)
         self.chunks = self._split(data, counts, self._classes_together(data, max(counts)))
 
-        self.images_KICHW = self._initial(data, max(counts))
+        self.images_KICHW = initial_images(data, self.store, recipe.init, max(counts), run.seed)
         self.velocity = torch.zeros_like(self.images_KICHW)
         self.losses = torch.zeros(NUM_LOSSES, device=device)
         self.clock = torch.zeros((), dtype=torch.int64, device=device)
@@ -98,8 +97,8 @@ class Matching:
 
     def _split(self, data: ImageData, counts: list[int], size: int) -> list[Chunk]:
         device = self.run.place.device
-        real_KB = _weights([min(self.batch, count) for count in data.class_counts], self.batch)
-        synthetic_KI = _weights(counts, max(counts))
+        real_KB = weights_of([min(self.batch, count) for count in data.class_counts], self.batch)
+        synthetic_KI = weights_of(counts, max(counts))
         chunks = []
         for first in range(0, data.num_classes, size):
             rows = slice(first, min(first + size, data.num_classes))
@@ -125,15 +124,6 @@ class Matching:
             memory=run.memory,
         )
         return -(-num // -(-num // fitting))  # as even as can be
-
-    def _initial(self, data: ImageData, num: int) -> Tensor:
-        device = self.run.place.device
-        key = draws.make_key(self.run.seed, "init", device=device)
-        classes_K = torch.arange(data.num_classes, device=device)
-        if self.recipe.init == "real":
-            return self.store.take(self.store.choose(key, 0, classes_K, num))
-        shape = (num, data.channels, data.size, data.size)
-        return draws.normal(key, 0, classes_K, math.prod(shape)).view(-1, *shape)
 
     def prepare(self) -> Callable[[int], None]:
         """The step, ready to run; made once the state stands where it will go on from."""
@@ -184,9 +174,3 @@ class Matching:
         if index is not None:
             features = features.new_zeros(len(images), features.shape[1]).index_copy(0, index, features)
         return features.view(*shape, -1)
-
-
-def _weights(counts: list[int], width: int) -> Tensor:
-    """(K, width) weights 1/count in the first `count` places of a row, 0 in the rest."""
-    count_K1 = torch.tensor(counts, dtype=torch.float32)[:, None]
-    return (torch.arange(width) < count_K1).float() / count_K1
