@@ -185,7 +185,7 @@ def test_the_traced_step_is_the_step() -> None:
         again = make_fx(lambda *args: matching.real_gradients(*args))(*args)(*args)  # noqa: B023
         for name, gradient in real.items():
             torch.testing.assert_close(again[name], gradient)
-        args = (*given, matching.images_NCHW[chunk.index_KI], chunk.classes_K, chunk.synthetic_KI, real)
+        args = (*given, matching.images_NCHW.unflatten(0, (2, 3)), chunk.classes_K, chunk.synthetic_KI, real)
         again = make_fx(lambda *args: matching.loss_and_slope(*args))(*args)(*args)  # noqa: B023
         torch.testing.assert_close(again, matching.loss_and_slope(*args))
 

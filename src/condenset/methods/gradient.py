@@ -64,7 +64,7 @@ class Chunk(NamedTuple):
 
     classes_K: Tensor
     rows: slice  # of the synthetic images
-    index_KI: Tensor  # places in rows; those that fill a row up repeat the first
+    index_KI: Tensor | None  # places in rows, those that fill a row up repeating its first; None: nothing to fill up
     real_KB: Tensor  # what an image counts: 1/number, 0 for padding
     synthetic_KI: Tensor
 
@@ -109,14 +109,13 @@ class GradientMatching:
     @property
     def state(self) -> dict[str, Tensor]:
         """All that changes from one step to the next."""
-        return {
-            "images": self.images_NCHW,
-            "velocity": self.velocity,
-            "losses": self.losses,
-            "clock": self.clock,
-            "weights": self.trainer.weights,
-            "trained": self.trainer.clock,
-        }
+        names = ("images", "velocity", "losses", "clock", "weights", "trained")
+        return dict(zip(names, (*self.changed, self.trainer.weights, self.trainer.clock), strict=True))
+
+    @property
+    def changed(self) -> list[Tensor]:
+        """What matching changes; the rest of the state is the network's training."""
+        return [self.images_NCHW, self.velocity, self.losses, self.clock]
 
     def _trainer(self, data: ImageData, counts: list[int]) -> Trainer:
         """What trains the network: plain SGD, on the images as they are at that moment."""
@@ -148,7 +147,8 @@ class GradientMatching:
             part = slice(first, min(first + together, num))
             rows = slice(sum(counts[: part.start]), sum(counts[: part.stop]))
             classes_K = torch.arange(part.start, part.stop, device=device)
-            index_KI = (place_KI[part] - rows.start).to(device)
+            full = min(counts[part]) == most
+            index_KI = None if full else (place_KI[part] - rows.start).to(device)
             chunks.append(Chunk(classes_K, rows, index_KI, real_KB[part], synthetic_KI[part]))
         return chunks
 
@@ -162,8 +162,7 @@ class GradientMatching:
 
     def prepare(self) -> Callable[[int], None]:
         """The step, ready to run; made once the state stands where it will go on from."""
-        changed = [self.images_NCHW, self.velocity, self.losses, self.clock]
-        match = accelerate(self.match, changed, self.run.place)
+        match = accelerate(self.match, self.changed, self.run.place)
         outer, inner = self.recipe.loops
 
         def step(number: int) -> None:
@@ -200,7 +199,7 @@ class GradientMatching:
         weights, dtype = self.trainer.weights, self.run.place.dtype
         places_KB = self.store.choose(self.keys["real"], self.clock, chunk.classes_K, self.batch)
         leaf = images_NCHW.detach().clone().requires_grad_()
-        images_KICHW = leaf[chunk.index_KI]
+        images_KICHW = leaf.unflatten(0, chunk.synthetic_KI.shape) if chunk.index_KI is None else leaf[chunk.index_KI]
         if self.operations:
             uniform_KU = draws.uniform(self.keys["augment"], self.clock, chunk.classes_K, augment.NUM_UNIFORMS)
             transform = augment.draw(uniform_KU, self.operations, self.size)
