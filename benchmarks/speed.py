@@ -132,7 +132,7 @@ def time_gradients(
     place.reset_peak_memory()
     began = time.perf_counter()
     matching = GradientMatching(data, recipe, Run(place=place), [recipe.ipc] * data.num_classes)
-    matching.draw_network(0)
+    matching.draw_network()
     match, step = accelerate(matching.match, matching.changed, place), matching.prepare()
     step(0)
     row = {"start_seconds": time.perf_counter() - began}

@@ -75,7 +75,7 @@ def plain_run(
             losses.append(float(loss.detach()))
             network.train()
             for each in range(inner if number + 1 < outer else 0):
-                order = draws.permutation(keys["order"], step * inner + each, len(labels))
+                order = draws.permutation(keys["order"], (step + 1) * inner + each, len(labels))
                 for places in order.split(256):
                     batch = torch.cat([each.detach() for each in images])[places]
                     if operations:
@@ -177,7 +177,7 @@ def test_the_traced_step_is_the_step() -> None:
     """On a GPU the gradient of the gradient is traced to plain operations and compiled; the trace is checked here."""
     for norm in ("instance", "batch"):
         matching = problem([6, 6], network=f"convnet(width=8, depth=2, norm={norm!r})")
-        matching.draw_network(0)
+        matching.draw_network()
         chunk, given = matching.chunks[0], (matching.trainer.weights, matching.buffers)
         real_KBCHW = matching.store.take(matching.store.choose(matching.keys["real"], 0, chunk.classes_K, 5))
         args = (*given, real_KBCHW, chunk.classes_K, chunk.real_KB)
@@ -193,7 +193,7 @@ def test_the_traced_step_is_the_step() -> None:
 def test_bfloat16_is_near_float32() -> None:
     fine, coarse = problem([9, 9]), problem([9, 9], Run(seed=3, place=Place.best("cpu", "bfloat16")))
     for each in (fine, coarse):
-        each.draw_network(0)
+        each.draw_network()
         each.match()
     assert coarse.images_NCHW.dtype == torch.float32
     torch.testing.assert_close(coarse.losses[0], fine.losses[0], rtol=0.02, atol=1e-2)

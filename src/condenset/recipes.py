@@ -193,7 +193,7 @@ def defaults_by_ipc(method: str, ipc: int) -> dict[str, Any]:
 
 def _gradient_preset(ipc: int, name: str, size: int) -> dict[str, Any]:
     if (name, size) == DIGITS:
-        return {"iterations": 20, "batch": 64, "network": DIGITS_NETWORK, "inner": 5}
+        return {"iterations": 20, "outer": 10, "inner": 5, "batch": 64, "network": DIGITS_NETWORK}
     if name == "cifar100" and ipc >= 50:
         return {"outer": 10, "inner": 10}  # as the paper ran it there
     return {}

@@ -88,7 +88,7 @@ class Trainer:
         self.clock.zero_()
         self.lr.fill_(self.protocol.lr)
 
-    def one_pass(self, order_key: Tensor, number: int) -> None:
+    def one_pass(self, order_key: Tensor, number: int | Tensor) -> None:
         """A step on every batch of the set, in the order drawn for this number."""
         order = draws.permutation(order_key, number, len(self.data))
         for places in order.split(self.protocol.batch):

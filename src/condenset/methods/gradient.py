@@ -167,18 +167,19 @@ class GradientMatching:
 
         def step(number: int) -> None:
             if number % outer == 0:
-                self.draw_network(number)
+                self.draw_network()
             match()
             if (number + 1) % outer:  # after the last match the network is done with
+                first = self.clock * inner  # on the device: nothing is waited for
                 for each in range(inner):
-                    self.trainer.one_pass(self.keys["order"], number * inner + each)
+                    self.trainer.one_pass(self.keys["order"], first + each)
 
         return step
 
-    def draw_network(self, number: int) -> None:
-        """A fresh network for the step of this number and those that follow."""
+    def draw_network(self) -> None:
+        """A fresh network for the step that the clock stands at and those that follow."""
         parameters = self.trainer.parameters
-        uniform_P = draws.flat_uniform(self.keys["network"], number, parameters.num)
+        uniform_P = draws.flat_uniform(self.keys["network"], self.clock, parameters.num)
         self.trainer.weights.copy_(parameters.initial(uniform_P))
 
     def match(self) -> None:
