@@ -55,7 +55,8 @@ def traced(function: Callable[..., R], place: Place) -> Callable[..., R]:
     def call(*args: Any) -> R:
         shapes = tuple(leaf.shape for leaf in tree_leaves(args))
         if shapes not in made:
-            made[shapes] = compiled(make_fx(lambda *each: function(*each))(*args), place)
+            with torch.autograd.set_multithreading_enabled(False):  # a trace sees what its own thread does
+                made[shapes] = compiled(make_fx(lambda *each: function(*each))(*args), place)
         with torch.no_grad():
             return made[shapes](*args)
 

@@ -74,7 +74,7 @@ def class_gradients(
 
 
 def _convolution(call: _Call, slope: Tensor, num_classes: int) -> list[Tensor]:
-    """A class at a time: libraries are faster at that than at one convolution in groups."""
+    """A class at a time: one convolution in groups would need the maps in another order."""
     shape, options = call.weights[0].shape, {key: call.options.get(key, value) for key, value in _CONVOLUTION.items()}
     parts = zip(call.given.chunk(num_classes), slope.chunk(num_classes), strict=True)
     return [torch.stack([conv2d_weight(given, shape, grads, **options) for given, grads in parts])]
