@@ -11,8 +11,9 @@ from torch import Tensor
 
 from condenset import augment, draws, kernels
 from condenset.engine import Place
+from condenset.methods.gradient import GradientMatching
 from condenset.methods.matching import Matching, mean_distance
-from condenset.recipes import MatchingRecipe, Protocol
+from condenset.recipes import MatchingRecipe, Protocol, SiameseRecipe
 from condenset.runs import Run
 from condenset.train import Trainer, TrainingSet
 from plain import tiny_data
@@ -20,6 +21,7 @@ from plain import tiny_data
 pytest.importorskip("triton")
 from condenset.kernels import augment as augment_kernel
 from condenset.kernels import philox as philox_kernel
+from condenset.kernels import runtime
 from condenset.kernels.first_block import first_block, first_block_known
 from condenset.kernels.norm_pool import norm_relu_pool, norm_relu_pool_known
 from condenset.networks.layers import Block
@@ -196,3 +198,40 @@ def test_training_by_kernels_is_plain_training(norm: str, monkeypatch: pytest.Mo
     fast = trained()
     torch.testing.assert_close(fast.weights, plain.weights, rtol=1e-3, atol=1e-3)
     assert fast.accuracy(data) == plain.accuracy(data)
+
+
+def test_a_step_of_gradient_matching_by_kernels_is_the_plain_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = tiny_data([6, 6, 6])
+    recipe = SiameseRecipe(ipc=2, network="convnet(width=8, depth=2)", batch=3, outer=3, inner=2)
+    place = Place.best("cpu")
+
+    def steps() -> GradientMatching:
+        matching = GradientMatching(data, recipe, Run(seed=3, place=place), [2] * 3)
+        step = matching.prepare()
+        for number in range(2):
+            step(number)
+        return matching
+
+    plain = steps()
+    monkeypatch.setattr(kernels, "available", lambda tensor: not tensor.is_meta)
+    monkeypatch.setattr(kernels, "available_for_blocks", lambda maps: not (maps.is_meta or runtime._plain))
+    fast = steps()
+    torch.testing.assert_close(fast.losses, plain.losses, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(fast.images_NCHW, plain.images_NCHW, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(fast.trainer.weights, plain.trainer.weights, rtol=1e-3, atol=1e-4)
+
+
+def test_kernels_refuse_to_be_differentiated_twice() -> None:
+    maps, gain, bias = torch.randn(2, 16, 4, 4, requires_grad=True), torch.ones(16), torch.zeros(16)
+    (slope,) = torch.autograd.grad(norm_relu_pool(maps, gain, bias)[0].square().sum(), maps, create_graph=True)
+    with pytest.raises(RuntimeError, match="differentiate twice"):
+        slope.sum().backward()
+
+
+def test_blocks_can_be_told_to_take_the_plain_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime, "available", lambda tensor: True)
+    maps = torch.zeros(1, dtype=torch.bfloat16)
+    assert kernels.available_for_blocks(maps)
+    with kernels.plain_blocks(), kernels.plain_blocks():
+        assert not kernels.available_for_blocks(maps)
+    assert kernels.available_for_blocks(maps)

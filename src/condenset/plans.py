@@ -15,7 +15,7 @@ import torch
 from condenset import networks
 from condenset.errors import UserError, check, check_choice
 from condenset.methods.common import images_per_class
-from condenset.recipes import RECIPES, MatchingRecipe, Protocol, Recipe, default_lr, make_protocol, make_recipe
+from condenset.recipes import RECIPES, MatchingRecipe, Protocol, Recipe, defaults_by_ipc, make_protocol, make_recipe
 from condenset.types import ImageData
 from condenset.version import VERSION
 
@@ -208,16 +208,15 @@ def _pairs(wishes: Wishes, base: Plan | None) -> list[tuple[str, int]]:
 def _known(base: Plan | None, method: str, ipc: int) -> dict[str, Any]:
     """What a config file says of a method: at this number of images a class, else at the first it has.
 
-    The default learning rate goes with the number of images, so another number's default is not taken over.
+    Some defaults go with the number of images, such as the learning rate: another number's are not taken over.
     """
     jobs = [job for job in base.made if job.method == method] if base else []
     job = next((job for job in jobs if job.ipc == ipc), jobs[0] if jobs else None)
     if job is None or job.ipc is None:
         return {}
     known = dict(job.given) or _fields(job.recipe)
-    if job.ipc != ipc and known.get("lr") == default_lr(job.ipc):
-        del known["lr"]
-    return known
+    usual = defaults_by_ipc(method, job.ipc) if job.ipc != ipc else {}
+    return {key: value for key, value in known.items() if key not in usual or value != usual[key]}
 
 
 def _names(method: str) -> set[str]:

@@ -105,6 +105,47 @@ class MatchingRecipe(Recipe):
 
 
 @dataclass(frozen=True, kw_only=True)
+class GradientRecipe(MatchingRecipe):
+    """Gradient matching (DC): images whose loss gradients meet the real ones' while a network is trained on them."""
+
+    iterations: int = 1000  # each with a fresh network
+    outer: int | None = None  # steps of the images with each network; None: by ipc
+    inner: int | None = None  # passes of the network over the images between two of those; None: by ipc
+    lr: float = 0.1
+    network_lr: float = 0.01
+    init: str = "noise"
+    augment: str = "none"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check(_number(self.network_lr) and self.network_lr > 0, "network_lr must be above 0", self.network_lr)
+        for name, usual in default_loops(self.ipc).items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, usual)  # so that the record says what was done
+        check(_whole(self.outer) and self.loops[0] >= 1, "outer must be 1 or more", self.outer)
+        check(_whole(self.inner) and self.loops[1] >= 0, "inner must be 0 or more", self.inner)
+
+    @property
+    def loops(self) -> tuple[int, int]:
+        """outer and inner, which are numbers once the recipe is made."""
+        assert self.outer is not None and self.inner is not None
+        return self.outer, self.inner
+
+    @property
+    def steps(self) -> int:
+        """Steps of the images in all: what progress counts."""
+        return self.iterations * self.loops[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SiameseRecipe(GradientRecipe):
+    """Gradient matching under differentiable Siamese augmentation (DSA)."""
+
+    init: str = "real"
+    augment: str = augment.STRATEGY
+
+
+@dataclass(frozen=True, kw_only=True)
 class PixelRecipe(Recipe):
     """Kernel two-sample distance (MMD) of raw pixels: distribution matching without network or augmentation."""
 
@@ -206,6 +247,8 @@ RECIPES: dict[str, type[Recipe]] = {
     "herding": HerdingRecipe,
     "kcenter": KCenterRecipe,
     "forgetting": ForgettingRecipe,
+    "dc": GradientRecipe,
+    "dsa": SiameseRecipe,
     "mmd": PixelRecipe,
     "dd": UnrolledRecipe,
     "ld": LabelRecipe,
@@ -263,7 +306,38 @@ def default_lr(ipc: int) -> float:
     return 10.0 if ipc >= 100 else 1.0
 
 
+# images a class -> outer, inner
+LOOPS = {1: (1, 1), 10: (10, 50), 20: (20, 25), 30: (30, 20), 40: (40, 15), 50: (50, 10)}
+
+
+def default_loops(ipc: int) -> dict[str, int]:
+    """Gradient matching's outer and inner steps: the published ones, on straight lines between them, level beyond."""
+    known = sorted(LOOPS)
+    after = next((each for each in known if each >= ipc), known[-1])
+    before = max((each for each in known if each <= ipc), default=known[0])
+    along = (ipc - before) / (after - before) if after > before else 0.0
+    outer, inner = (round(a + along * (b - a)) for a, b in zip(LOOPS[before], LOOPS[after], strict=True))
+    return {"outer": outer, "inner": inner}
+
+
+def defaults_by_ipc(method: str, ipc: int) -> dict[str, Any]:
+    """The defaults of a method that go with the number of images a class."""
+    if issubclass(RECIPES[method], GradientRecipe):
+        return dict(default_loops(ipc))
+    return {"lr": default_lr(ipc)} if issubclass(RECIPES[method], MatchingRecipe) else {}
+
+
+def _gradient_preset(ipc: int, name: str, size: int) -> dict[str, Any]:
+    if (name, size) == DIGITS:
+        return {"iterations": 20, "outer": 10, "inner": 5, "batch": 64, "network": DIGITS_NETWORK}
+    if name == "cifar100" and ipc >= 50:
+        return {"outer": 10, "inner": 10}  # as the paper ran it there
+    return {}
+
+
 def _method_preset(kind: type[Recipe], ipc: int, name: str, size: int) -> dict[str, Any]:
+    if issubclass(kind, GradientRecipe):
+        return _gradient_preset(ipc, name, size) if _whole(ipc) else {}
     preset: dict[str, Any] = {}
     if issubclass(kind, MatchingRecipe | PixelRecipe):
         if _whole(ipc):

@@ -111,7 +111,17 @@ class Trainer:
         key, order_key, augment_key = (
             draws.make_key(seed, *tags, use, device=device) for use in ("network", "order", "augment")
         )
-        self.weights.copy_(self.parameters.initial(draws.flat_uniform(key, 0, self.parameters.num)))
+        self.start(self.parameters.initial(draws.flat_uniform(key, 0, self.parameters.num)), augment_key)
+        for number in range(1, protocol.passes + 1):
+            self.one_pass(order_key, number)
+            if number == protocol.drop_after:
+                self.lr.mul_(0.1)
+                self.velocity.zero_()
+            after_pass(number)
+
+    def start(self, weights_P: Tensor, augment_key: Tensor) -> None:
+        """Begin anew with these weights: nothing of the network before is remembered."""
+        self.weights.copy_(weights_P)
         for name, buffer in self.network.named_buffers():
             buffer.copy_(self.buffers[name])
         self.augment_key.copy_(augment_key)
@@ -119,17 +129,15 @@ class Trainer:
         self.clock.zero_()
         if self.forgetting:
             self.forgetting.reset()
-        self.lr.fill_(protocol.lr)
-        for number in range(1, protocol.passes + 1):
-            order = draws.permutation(order_key, number, len(self.data))
-            for places in order.split(protocol.batch):
-                index, step = self._step_of(len(places))
-                index.copy_(places)
-                step()
-            if number == protocol.drop_after:
-                self.lr.mul_(0.1)
-                self.velocity.zero_()
-            after_pass(number)
+        self.lr.fill_(self.protocol.lr)
+
+    def one_pass(self, order_key: Tensor, number: int | Tensor) -> None:
+        """A step on every batch of the set, in the order drawn for this number."""
+        order = draws.permutation(order_key, number, len(self.data))
+        for places in order.split(self.protocol.batch):
+            index, step = self._step_of(len(places))
+            index.copy_(places)
+            step()
 
     @torch.no_grad()
     def accuracy(self, test: TrainingSet) -> float:

@@ -14,7 +14,7 @@ from PIL import Image
 from shell import FIELDS, TINY, TINY_NETWORK, Condenset, names, same_set, tree, write_npz
 
 from condenset import CondensedSet
-from condenset.recipes import RECIPES
+from condenset.methods import METHODS
 
 COMMANDS = ["run", "condense", "evaluate", "resume", "show", "methods", "networks", "data"]
 DATA_COMMANDS = ["list", "get", "check", "import"]
@@ -94,7 +94,7 @@ def test_json_is_all_that_stdout_holds(condenset: Condenset, toy: Path, tmp_path
     assert json.loads(condenset("data", "check", toy, "--json").out)["num_train"] == 36
     entries = json.loads(condenset("data", "list", "--json").out)
     assert {"name", "state", "num_train"} <= set(entries[0])
-    assert {row["name"] for row in json.loads(condenset("methods", "--json").out)} == RECIPES.keys()
+    assert {row["name"] for row in json.loads(condenset("methods", "--json").out)} == METHODS.keys()
     assert "convnet" in {row["name"] for row in json.loads(condenset("networks", "--json").out)}
 
 

@@ -74,6 +74,16 @@ def test_another_number_of_images_gets_its_own_learning_rate_unless_one_was_chos
     assert rate(plan_of(dataclasses.replace(BOTH, recipe={"lr": 3.0}))) == 3.0
 
 
+def test_another_number_of_images_gets_its_own_loops_unless_some_were_chosen() -> None:
+    def loops(**given: int) -> tuple[int, int]:
+        base = plan_of(Wishes(methods=("dsa",), ipcs=(1,), recipe=given))
+        wishes = Wishes(ipcs=(20,), recipe={"allow_fewer": True})
+        return plan_of(wishes, base).jobs[0].recipe.loops  # type: ignore[union-attr]
+
+    assert loops() == (20, 25)
+    assert loops(inner=7) == (20, 7)
+
+
 def test_networks_are_tested_as_they_were_learned_unless_told_otherwise() -> None:
     condensed = plan_of(dataclasses.replace(BOTH, recipe={"network": "mlp(width=3)"}, evaluate=False))
     plan = plan_of(Wishes(), condensed)

@@ -6,11 +6,13 @@ import functools
 import types
 import warnings
 from collections.abc import Callable, Sequence
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import tree_leaves
 
 from condenset import kernels
 from condenset.engine.place import Place
@@ -43,10 +45,32 @@ def compiled(function: Callable[P, R], place: Place) -> Callable[P, R]:
 
 def _own_code(function: Callable[P, R]) -> Callable[P, R]:
     """The function with code of its own: the compiler counts how often it compiled a piece of code, and gives up."""
-    assert isinstance(function, types.FunctionType)
+    if not isinstance(function, types.FunctionType):
+        return function  # a traced graph has code of its own
     code = function.__code__.replace()
     own = types.FunctionType(code, function.__globals__, function.__name__, function.__defaults__, function.__closure__)
     return functools.update_wrapper(own, function)
+
+
+def traced(function: Callable[..., R], place: Place) -> Callable[..., R]:
+    """The same function of tensors, compiled, where it takes gradients of gradients: these become plain operations.
+
+    The compiler does not differentiate twice, but a trace of the whole needs no differentiating any more.
+    """
+    if place.device.type != "cuda":
+        return function
+    made: dict[tuple[torch.Size, ...], Callable[..., R]] = {}
+
+    @functools.wraps(function)
+    def call(*args: Any) -> R:
+        shapes = tuple(leaf.shape for leaf in tree_leaves(args))
+        if shapes not in made:
+            with torch.autograd.set_multithreading_enabled(False):  # a trace sees what its own thread does
+                made[shapes] = compiled(make_fx(lambda *each: function(*each))(*args), place)
+        with torch.no_grad():
+            return made[shapes](*args)
+
+    return call
 
 
 def forward_of(network: nn.Module, place: Place) -> Callable[[dict[str, Tensor], Tensor], Tensor]:

@@ -3,6 +3,13 @@
 Where they cannot run (no triton, no compiler for it, another device), `available` says so and the plain path is taken.
 """
 
-from condenset.kernels.runtime import available, available_for_blocks, switch_off
+from condenset.kernels.runtime import (
+    available,
+    available_for_blocks,
+    layers_apart,
+    plain_blocks,
+    switch_off,
+    whole_blocks,
+)
 
-__all__ = ["available", "available_for_blocks", "switch_off"]
+__all__ = ["available", "available_for_blocks", "layers_apart", "plain_blocks", "switch_off", "whole_blocks"]

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from condenset.kernels.runtime import jit, tl, triton
 
@@ -305,6 +306,7 @@ class _Apply(torch.autograd.Function):
         return sample(images.contiguous().flatten(0, 1), index, (theta, color, keep), one, zero, dtype)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grads: Tensor) -> tuple[Tensor | None, ...]:
         groups, num, channels, size, _ = grads.shape
         out = torch.empty(grads.shape, device=grads.device)

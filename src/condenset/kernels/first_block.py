@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from condenset.kernels import regions as kernels
 from condenset.kernels.runtime import num_programs, triton
@@ -29,6 +30,7 @@ class _FirstBlock(torch.autograd.Function):
         return out, means, rstds
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grads: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         packed, filters, gain, bias, means, rstds = ctx.saved_tensors
         num, channels = len(packed), filters.shape[-1]

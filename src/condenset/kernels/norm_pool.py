@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from condenset.kernels.runtime import affine, jit, levels, tl, triton
 
@@ -255,6 +256,7 @@ class _NormReluPool(torch.autograd.Function):
         return out.permute(0, 3, 1, 2), means, spread
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grads: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         maps, gain, bias, means, rstds = ctx.saved_tensors
         num, channels, height, width = maps.shape

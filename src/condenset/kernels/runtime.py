@@ -1,7 +1,9 @@
 """Triton, if it is there, and whether it works on a device."""
 
+import contextlib
 import importlib.util
 import warnings
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,10 +22,25 @@ else:
         return function
 
 
-__all__ = ["affine", "available", "available_for_blocks", "jit", "levels", "num_programs", "switch_off", "tl", "triton"]
+__all__ = [
+    "affine",
+    "available",
+    "available_for_blocks",
+    "jit",
+    "layers_apart",
+    "levels",
+    "num_programs",
+    "plain_blocks",
+    "switch_off",
+    "tl",
+    "triton",
+    "whole_blocks",
+]
 
 
 _off: set[str] = set()  # why the kernels were switched off, if they were
+_plain: list[None] = []  # one for every `plain_blocks` that is entered
+_apart: list[None] = []  # the same of `layers_apart`
 
 
 def available(tensor: Tensor) -> bool:
@@ -33,7 +50,32 @@ def available(tensor: Tensor) -> bool:
 
 def available_for_blocks(maps: Tensor) -> bool:
     """Whether the kernels of network blocks take these maps: bfloat16 only, float32 is for those who want it exact."""
-    return maps.dtype == torch.bfloat16 and available(maps)
+    return maps.dtype == torch.bfloat16 and available(maps) and not _plain
+
+
+@contextlib.contextmanager
+def plain_blocks() -> Iterator[None]:
+    """Network blocks take the plain path meanwhile: their kernels know no second derivative."""
+    _plain.append(None)
+    try:
+        yield
+    finally:
+        _plain.pop()
+
+
+@contextlib.contextmanager
+def layers_apart() -> Iterator[None]:
+    """Convolutions are calls of their own meanwhile, for those who look at what goes in and comes out of them."""
+    _apart.append(None)
+    try:
+        yield
+    finally:
+        _apart.pop()
+
+
+def whole_blocks() -> bool:
+    """Whether a kernel may do a block with its convolution."""
+    return not _apart
 
 
 def switch_off(reason: str) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from condenset.engine import Place
 from condenset.methods.coreset import forgetting, herding, kcenter, random
+from condenset.methods.gradient import dc, dsa
 from condenset.methods.labels import ld
 from condenset.methods.matching import dm
 from condenset.methods.pixels import mmd
@@ -21,6 +22,8 @@ METHODS: dict[str, Callable[[ImageData, Any, Run], CondensedSet]] = {
     "herding": herding,
     "kcenter": kcenter,
     "forgetting": forgetting,
+    "dc": dc,
+    "dsa": dsa,
     "mmd": mmd,
     "dd": dd,
     "ld": ld,

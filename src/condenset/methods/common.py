@@ -53,6 +53,12 @@ def adam(values: Tensor, gradient: Tensor, moments: Tensor, clock: Tensor, lr: f
     values.sub_(lr * fair_mean / (fair_square.sqrt() + ADAM_EPSILON))
 
 
+def weights_of(counts: list[int], width: int) -> Tensor:
+    """(K, width) weights 1/count in the first `count` places of a row, 0 in the rest."""
+    count_K1 = torch.tensor(counts, dtype=torch.float32)[:, None]
+    return (torch.arange(width) < count_K1).float() / count_K1
+
+
 def finished(
     images_NCHW: Tensor,
     labels: Tensor,

@@ -16,7 +16,7 @@ from condenset.data.store import ClassStore
 from condenset.engine.memory import classes_together, images_together
 from condenset.engine.step import accelerate, by_hand, forward_of
 from condenset.errors import UserError
-from condenset.methods.common import finished, images_per_class, initial_images
+from condenset.methods.common import finished, images_per_class, initial_images, weights_of
 from condenset.recipes import MatchingRecipe, PixelRecipe
 from condenset.runs import Run, iterate
 from condenset.types import CondensedSet, ImageData
@@ -102,8 +102,8 @@ class Matching:
 
     def _split(self, data: ImageData, counts: list[int], size: int) -> list[Chunk]:
         device = self.run.place.device
-        real_KB = _weights([min(self.batch, count) for count in data.class_counts], self.batch)
-        synthetic_KI = _weights(counts, max(counts))
+        real_KB = weights_of([min(self.batch, count) for count in data.class_counts], self.batch)
+        synthetic_KI = weights_of(counts, max(counts))
         chunks = []
         for first in range(0, data.num_classes, size):
             rows = slice(first, min(first + size, data.num_classes))
@@ -196,9 +196,3 @@ def embedding(spec: str, data: ImageData) -> nn.Module:
     with torch.device("meta"):
         network = networks.build(spec, channels=data.channels, size=data.size, num_classes=data.num_classes)
     return networks.headless(networks.batch_statistics(network))
-
-
-def _weights(counts: list[int], width: int) -> Tensor:
-    """(K, width) weights 1/count in the first `count` places of a row, 0 in the rest."""
-    count_K1 = torch.tensor(counts, dtype=torch.float32)[:, None]
-    return (torch.arange(width) < count_K1).float() / count_K1

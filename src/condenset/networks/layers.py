@@ -80,7 +80,7 @@ class Block(nn.Module):
         conv, norm = self.conv, self.norm
         assert isinstance(norm, nn.GroupNorm | nn.BatchNorm2d)
         batch = isinstance(norm, nn.BatchNorm2d)
-        if self.is_first:
+        if self.is_first and kernels.whole_blocks():
             out, means, rstds = first_block(
                 maps, conv.weight, norm.weight, norm.bias, int(conv.padding[0]), batch=batch
             )
