@@ -112,7 +112,7 @@ def test_progress_reaches_the_end(method: str) -> None:
     recipe = tiny_recipe(method)
     METHODS[method](tiny_data([4, 4]), recipe, run)
     if hasattr(recipe, "iterations"):
-        assert run.progress.seen[-1] == getattr(recipe, "steps", recipe.iterations)
+        assert run.progress.seen[-1] == getattr(recipe, "image_steps", recipe.iterations)
 
 
 class StopAt(Silent):
@@ -166,7 +166,7 @@ def test_a_run_with_a_folder_writes_events_that_tell_the_loss(method: str, tmp_p
     METHODS[method](tiny_data([4, 4]), recipe, run)
     if hasattr(recipe, "iterations"):
         last = run.events("step")[-1]
-        assert last["step"] == getattr(recipe, "steps", recipe.iterations)
+        assert last["step"] == getattr(recipe, "image_steps", recipe.iterations)
         assert last["loss"] >= 0
         assert last["seconds"] >= 0
 

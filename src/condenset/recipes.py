@@ -132,7 +132,7 @@ class GradientRecipe(MatchingRecipe):
         return self.outer, self.inner
 
     @property
-    def steps(self) -> int:
+    def image_steps(self) -> int:
         """Steps of the images in all: what progress counts."""
         return self.iterations * self.loops[0]
 
