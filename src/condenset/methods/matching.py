@@ -10,16 +10,18 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from condenset import augment, draws, networks
 from condenset.data.store import ClassStore
-from condenset.engine.memory import classes_together, images_together
+from condenset.engine.memory import Need, classes_together, images_together, need
+from condenset.engine.place import Place
 from condenset.engine.step import accelerate, by_hand, forward_of
 from condenset.errors import UserError
 from condenset.methods.common import finished, images_per_class
 from condenset.recipes import MatchingRecipe
 from condenset.runs import Run, iterate
+from condenset.sizes import shown
 from condenset.types import CondensedSet, ImageData
 
 NUM_LOSSES = 1024  # kept on the device between two looks at them
@@ -51,6 +53,19 @@ def dm(data: ImageData, recipe: MatchingRecipe, run: Run) -> CondensedSet:
     return finished(chosen, labels, data, "dm", recipe, run, seconds)
 
 
+def check_memory(data: ImageData, recipe: MatchingRecipe, place: Place, memory: int | None) -> None:
+    """Refuse a bound that cannot be kept by smaller chunks: with batch norm all classes pass together."""
+    network = _network(data, recipe)
+    if memory is None or not networks.uses_batch_norm(network):
+        return
+    least = _need(network, data, recipe, place).of(data.num_classes)
+    if least > memory:
+        raise UserError(
+            f"batch norm needs all {data.num_classes} classes in one pass, which takes about {shown(least)}, "
+            f"but got memory of {shown(memory)}"
+        )
+
+
 class Chunk(NamedTuple):
     """Classes that pass through the network together."""
 
@@ -75,16 +90,12 @@ class Matching:
         self.store = ClassStore(data, device)
         self.batch = min(recipe.batch, max(data.class_counts))
 
-        with torch.device("meta"):  # only its shape is needed: every iteration draws new weights
-            network = networks.build(
-                recipe.network, channels=data.channels, size=data.size, num_classes=data.num_classes
-            )
-        self.network = networks.headless(networks.batch_statistics(network))
+        self.network = _network(data, recipe)
         self.parameters = networks.Parameters(self.network, device)
         self.forward = forward_of(self.network, run.place)
         self.image, self.batch_norm = (data.channels, data.size, data.size), networks.uses_batch_norm(self.network)
         self.slice = None if self.batch_norm else images_together(self.network, run.place, self.image)
-        self.chunks = self._split(data, counts, self._classes_together(data, max(counts)))
+        self.chunks = self._split(data, counts, self._classes_together(data))
 
         self.images_KICHW = self._initial(data, max(counts))
         self.velocity = torch.zeros_like(self.images_KICHW)
@@ -108,21 +119,16 @@ class Matching:
             chunks.append(Chunk(rows, torch.arange(rows.start, rows.stop, device=device), *weights, *index))
         return chunks
 
-    def _classes_together(self, data: ImageData, synthetic: int) -> int:
+    def _classes_together(self, data: ImageData) -> int:
         """How many classes pass together: all with batch norm, else what was asked for or what fits."""
         run, num = self.run, data.num_classes
         if self.batch_norm:
             if run.chunk is not None and run.chunk < num:
                 raise UserError(f"batch norm needs all {num} classes in one pass, but got chunks of {run.chunk}")
+            check_memory(data, self.recipe, run.place, run.memory)
             return num
         fitting = run.chunk or classes_together(
-            self.network,
-            run.place,
-            self.image,
-            real=self.batch,
-            synthetic=synthetic,
-            by_hand=by_hand(self.network, run.place),
-            memory=run.memory,
+            _need(self.network, data, self.recipe, run.place), run.place, run.memory
         )
         return -(-num // -(-num // fitting))  # as even as can be
 
@@ -184,6 +190,27 @@ class Matching:
         if index is not None:
             features = features.new_zeros(len(images), features.shape[1]).index_copy(0, index, features)
         return features.view(*shape, -1)
+
+
+def _network(data: ImageData, recipe: MatchingRecipe) -> nn.Module:
+    """The network without weights: only its shape is needed, since every iteration draws new ones."""
+    with torch.device("meta"):
+        network = networks.build(recipe.network, channels=data.channels, size=data.size, num_classes=data.num_classes)
+    return networks.headless(networks.batch_statistics(network))
+
+
+def _need(network: nn.Module, data: ImageData, recipe: MatchingRecipe, place: Place) -> Need:
+    synthetic = min(recipe.ipc, max(data.class_counts))
+    return need(
+        network,
+        place,
+        (data.channels, data.size, data.size),
+        real=min(recipe.batch, max(data.class_counts)),
+        synthetic=synthetic,
+        by_hand=by_hand(network, place),
+        stored=len(data.images),
+        learned=data.num_classes * synthetic,
+    )
 
 
 def _weights(counts: list[int], width: int) -> Tensor:
