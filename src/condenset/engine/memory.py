@@ -16,7 +16,7 @@ from condenset.sizes import shown
 
 GIB = 2**30
 DEFAULT = 3 * GIB  # a GPU is busy with less: more memory would make nothing faster
-CPU_DEFAULT = GIB // 8  # more leaves the caches and makes everything slower
+CPU_DEFAULT = GIB // 16  # about a slice of synthetic images; more leaves the caches and makes everything slower
 SHARE_OF_FREE = 0.8
 CACHED = 2**22  # numbers of a layer's maps
 COPIES = 4  # of the learned images and their velocity: both, and both again while a graph or a checkpoint is made
@@ -44,11 +44,13 @@ def need(
     by_hand: bool,
     stored: int,
     learned: int,
+    sliced: int | None = None,
 ) -> Need:
     """What so many images of each class take, beside the `stored` images of the dataset, all `learned` ones and the
     drawing of weights, which is integer arithmetic of 8 bytes without kernels of our own.
 
-    network: on the meta device; image: (C, H, W); by_hand: whether kernels of our own do its blocks.
+    network: on the meta device; image: (C, H, W); by_hand: whether kernels of our own do its blocks; sliced:
+    real images that pass it at a time (None: those of all classes together).
     """
     item = torch.finfo(place.dtype).bits // 8
     maps = list(_maps(network, image, by_hand))
@@ -56,10 +58,12 @@ def need(
     largest = max((sum(layer) for layer in maps), default=0)  # without gradients, a layer at a time
     kept = sum(inside + after for _, inside, after in maps)  # with gradients, all layers' maps stay
     features = maps[-1][-1] if maps else pixels
-    of_real = real * (largest * item + 4 * pixels * item)
+    of_real = real * item * ((features if sliced else largest) + 4 * pixels)
     of_synthetic = synthetic * ((kept + 2 * largest) * item + 24 * pixels) + real * features * item
     drawn = sum(parameter.numel() for parameter in network.parameters()) * (16 if place.device.type == "cuda" else 64)
-    return Need(stored * pixels + COPIES * 4 * learned * pixels + drawn, max(of_real, of_synthetic, 1))
+    in_slice = min(sliced or 0, stored) * largest * item
+    held = stored * pixels + COPIES * 4 * learned * pixels + drawn + in_slice
+    return Need(held, max(of_real, of_synthetic, 1))
 
 
 def classes_together(need: Need, place: Place, memory: int | None = None) -> int:

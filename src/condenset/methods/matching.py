@@ -93,8 +93,8 @@ class Matching:
         self.network = _network(data, recipe)
         self.parameters = networks.Parameters(self.network, device)
         self.forward = forward_of(self.network, run.place)
-        self.image, self.batch_norm = (data.channels, data.size, data.size), networks.uses_batch_norm(self.network)
-        self.slice = None if self.batch_norm else images_together(self.network, run.place, self.image)
+        self.batch_norm = networks.uses_batch_norm(self.network)
+        self.slice = _slice(self.network, data, run.place)
         self.chunks = self._split(data, counts, self._classes_together(data))
 
         self.images_KICHW = self._initial(data, max(counts))
@@ -210,7 +210,14 @@ def _need(network: nn.Module, data: ImageData, recipe: MatchingRecipe, place: Pl
         by_hand=by_hand(network, place),
         stored=len(data.images),
         learned=data.num_classes * synthetic,
+        sliced=_slice(network, data, place),
     )
+
+
+def _slice(network: nn.Module, data: ImageData, place: Place) -> int | None:
+    """How many real images pass at a time: on a CPU few, but all with batch norm."""
+    image = (data.channels, data.size, data.size)
+    return None if networks.uses_batch_norm(network) else images_together(network, place, image)
 
 
 def _weights(counts: list[int], width: int) -> Tensor:
