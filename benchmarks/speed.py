@@ -3,7 +3,7 @@
     python benchmarks/speed.py                                   # a small default: 2 CPU cores, under 3 minutes
     python benchmarks/speed.py --device cuda --ipc 1 --ipc 10 --ipc 50
     python benchmarks/speed.py --device cuda --classes 100 --ipc 50
-    python benchmarks/speed.py --device cuda --classes 200 --size 64 --ipc 10
+    python benchmarks/speed.py --device cuda --classes 200 --size 64 --ipc 10 --no-growth
     python benchmarks/speed.py --device cuda --method dsa --ipc 50   # gradient matching: a step of the images
 
 Random images stand in for a dataset: the time does not depend on what they show.
@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import torch.nn.functional as F
@@ -30,6 +30,11 @@ from condenset.methods.gradient import GradientMatching
 from condenset.methods.matching import Matching, mean_distance
 from condenset.recipes import MatchingRecipe, SiameseRecipe
 from condenset.runs import Run
+
+CPU_BASE = {"classes": 2, "batch": 16, "ipc": 2, "iterations": 1}  # batch: real images a class, ipc: synthetic ones
+GPU_BASE = {"classes": 10, "batch": 256, "ipc": 10, "iterations": 10}
+STRETCH = 0.1  # seconds of calls between two looks at the clock
+Row = dict[str, Any]
 
 
 def random_data(classes: int, per_class: int, size: int, channels: int) -> ImageData:
@@ -125,43 +130,54 @@ class PlainGradientLoop:
                 self.of_network.step()
 
 
-def time_gradients(
-    data: ImageData, recipe: SiameseRecipe, place: Place, plain: bool, seconds: float
-) -> dict[str, float]:
+def gradient_row(place: Place, ceiling: float, seconds: float, plain: bool, **sizes: Any) -> Row:
     """A step of the images alone, and with the training of the network that follows it."""
     place.reset_peak_memory()
+    data = random_data(sizes["classes"], max(500, sizes["batch"]), sizes["size"], 3)
+    recipe = SiameseRecipe(ipc=sizes["ipc"], batch=sizes["batch"], network=sizes["network"], outer=2)
     began = time.perf_counter()
     matching = GradientMatching(data, recipe, Run(place=place), [recipe.ipc] * data.num_classes)
     matching.draw_network()
     match, step = accelerate(matching.match, matching.changed, place), matching.prepare()
     step(0)
-    row = {"start_seconds": time.perf_counter() - began}
-    row["match_ms"] = milliseconds(match, place.device, seconds)
-    row["ms"] = milliseconds(lambda: step(recipe.loops[0]), place.device, seconds)
+    row: Row = {name: sizes[name] for name in ("classes", "ipc", "batch")}
+    row |= {"inner": recipe.loops[1], "start_seconds": time.perf_counter() - began}
     row["peak_memory_bytes"] = place.peak_memory()
+    steps: dict[str, Callable[[], None]] = {"match_ms": match, "ms": lambda: step(recipe.loops[0])}
     if plain:
         loop = PlainGradientLoop(matching, data)
-        row["plain_match_ms"] = milliseconds(loop.match, place.device, seconds)
-        row["plain_ms"] = milliseconds(loop.step, place.device, seconds)
-        row["ratio"] = row["plain_ms"] / row["ms"]
-    return row
+        steps |= {"plain_match_ms": loop.match, "plain_ms": loop.step}
+    row |= zip(steps, milliseconds(list(steps.values()), place.device, seconds), strict=True)
+    return row | ({"ratio": row["plain_ms"] / row["ms"]} if plain else {})
 
 
-def milliseconds(step: Callable[[], None], device: torch.device, seconds: float) -> float:
-    """The time of one step: the least of five stretches that together take about `seconds`."""
-    wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
+def milliseconds(steps: Sequence[Callable[[], object]], device: torch.device, seconds: float) -> list[float]:
+    """The least time of one call of each, which take turns in short stretches so that noise meets all alike.
 
-    def stretch(times: int) -> float:
-        wait()
+    Each gets about `seconds` in all, but three turns at least.
+    """
+
+    def stretch(step: Callable[[], object], times: int) -> float:
+        wait(device)
         start = time.perf_counter()
         for _ in range(times):
             step()
-        wait()
+        wait(device)
         return (time.perf_counter() - start) / times
 
-    step()
-    times = max(1, int(seconds / 5 / stretch(1)))
-    return 1e3 * min(stretch(times) for _ in range(5))
+    for step in steps:
+        step()
+    times = [max(1, int(STRETCH / stretch(step, 1))) for step in steps]
+    turns: list[list[float]] = []
+    end = time.perf_counter() + seconds * len(steps)
+    while len(turns) < 3 or time.perf_counter() < end:
+        turns.append([stretch(step, num) for step, num in zip(steps, times, strict=True)])
+    return [1e3 * min(taken) for taken in zip(*turns, strict=True)]
+
+
+def wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def work(matching: Matching, data: ImageData) -> float:
@@ -171,76 +187,125 @@ def work(matching: Matching, data: ImageData) -> float:
     network = networks.build(matching.recipe.network, channels=data.channels, size=data.size, num_classes=2)
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         network.embed(torch.zeros(1, data.channels, data.size, data.size))
+    counts = counter.get_flop_counts()["Global"]
+    flops = sum(value for kind, value in counts.items() if kind is not torch.ops.aten.mm)  # that is how a CPU pools
     real = data.num_classes * matching.batch
     synthetic = matching.images_KICHW.shape[0] * matching.images_KICHW.shape[1]
-    return float(counter.get_total_flops()) * (real + 2 * synthetic)
+    return float(flops) * (real + 2 * synthetic)
 
 
 def matrix_rate(place: Place) -> float:
     """Operations a second of a large matrix product, the ceiling to hold the share against."""
     side = 8192 if place.device.type == "cuda" else 1024
     left, right = (torch.randn(side, side, device=place.device).to(place.dtype) for _ in range(2))
-    return 2 * side**3 / (1e-3 * milliseconds(lambda: torch.mm(left, right), place.device, 1.0))
+    return 2 * side**3 / (1e-3 * milliseconds([lambda: torch.mm(left, right)], place.device, 1.0)[0])
+
+
+def problem(place: Place, *, classes: int, batch: int, ipc: int, size: int, network: str) -> tuple[Matching, ImageData]:
+    data = random_data(classes, max(500, batch), size, 3)
+    recipe = MatchingRecipe(ipc=ipc, batch=batch, network=network)
+    return Matching(data, recipe, Run(place=place), [ipc] * classes, mean_distance), data
+
+
+def speed_row(place: Place, ceiling: float, seconds: float, plain: bool, **sizes: Any) -> Row:
+    """Time, work and memory of an iteration, and the plain loop's time beside it."""
+    place.reset_peak_memory()
+    began = time.perf_counter()
+    matching, data = problem(place, **sizes)
+    step = matching.prepare()
+    step(0)
+    start, memory = time.perf_counter() - began, place.peak_memory()
+    steps: list[Callable[[], None]] = [lambda: step(0)]
+    if plain:
+        steps.append(PlainLoop(matching, data).step)
+    fast, *other = milliseconds(steps, place.device, seconds)
+    row: Row = {
+        **{name: sizes[name] for name in ("classes", "ipc", "batch")},
+        "ms": fast,
+        "images_per_second": sizes["classes"] * (sizes["batch"] + sizes["ipc"]) / fast * 1e3,
+        "share_of_matrix_rate": work(matching, data) / (1e-3 * fast) / ceiling,
+        "peak_memory_bytes": memory,
+        "start_seconds": start,
+    }
+    return row | ({"plain_ms": other[0], "ratio": other[0] / fast} if plain else {})
+
+
+def growth_row(place: Place, seconds: float, grown: str, base: dict[str, int], **fixed: Any) -> Row:
+    """The time at once, twice and four times as much of one size, the others fixed; linear: both increments alike."""
+    steps = [grown_step(place, base | {grown: factor * base[grown]}, **fixed) for factor in (1, 2, 4)]
+    once, twice, four = milliseconds(steps, place.device, seconds)
+    return {
+        "grown": f"{grown} {base[grown]}",
+        "ms_1x": once,
+        "ms_2x": twice,
+        "ms_4x": four,
+        "share_of_proportional": four / (4 * once),
+        "ms_a_1x_from_1x_to_2x": twice - once,
+        "ms_a_1x_from_2x_to_4x": (four - twice) / 2,
+    }
+
+
+def grown_step(place: Place, sizes: Row, **fixed: Any) -> Callable[[], None]:
+    """As many iterations as the sizes say, as one call."""
+    num = sizes["iterations"]
+    matching, _ = problem(place, **{name: size for name, size in sizes.items() if name != "iterations"}, **fixed)
+    step = matching.prepare()
+
+    def steps() -> None:
+        for number in range(num):
+            step(number)
+
+    return steps
+
+
+def print_rows(rows: Sequence[Row]) -> None:
+    columns = tuple(rows[0])
+    cells = [[row[name] for name in columns] for row in rows]
+    print_table(columns, [[cell if isinstance(cell, str) else f"{cell:.4g}" for cell in row] for row in cells])
 
 
 def main(
     method: Annotated[str, typer.Option(help="dm or dsa.")] = "dm",
     device: Annotated[str | None, typer.Option(help="cpu or cuda (default: the best there is).")] = None,
     precision: Annotated[str | None, typer.Option(help="float32 or bfloat16.")] = None,
-    ipc: Annotated[list[int] | None, typer.Option(help="Images per class; repeatable (default 1 and 10).")] = None,
+    ipc: Annotated[
+        list[int] | None, typer.Option(help="Images per class; repeatable (default 1 and 10; on CPU 10).")
+    ] = None,
     classes: Annotated[list[int] | None, typer.Option(help="Number of classes; repeatable (default 10).")] = None,
     size: Annotated[int, typer.Option(help="Side of the images.")] = 32,
-    batch: Annotated[int | None, typer.Option(help="Real images a class (default 256; on CPU 16).")] = None,
+    batch: Annotated[int | None, typer.Option(help="Real images a class (default 256; on CPU 128).")] = None,
     network: Annotated[str, typer.Option(help="The embedding network.")] = "convnet",
     plain: Annotated[bool, typer.Option(help="Time the plain loop too.")] = True,
+    growth: Annotated[bool, typer.Option(help="Time how the cost grows, too.")] = True,
     seconds: Annotated[float, typer.Option(help="How long to time each.")] = 5.0,
     out: Annotated[Path | None, typer.Option(help="Write the rows to this JSON file too.")] = None,
 ) -> None:
-    """Time an iteration at every number of classes and of images a class."""
+    """Time an iteration at every number of classes and of images a class, and how that grows."""
     check_choice("method", method, ("dm", "dsa"))
     place = Place.best(device, precision)
     on_gpu = place.device.type == "cuda"
-    batch = batch or (256 if on_gpu else 16)
     ceiling = matrix_rate(place)
-    rows = []
-    for num_classes in classes or [10]:
-        data = random_data(num_classes, max(500, batch), size, 3)
-        for images in ipc or [1, 10]:
-            if method == "dsa":
-                siamese = SiameseRecipe(ipc=images, batch=batch, network=network, outer=2)
-                row = {"classes": num_classes, "ipc": images, "batch": batch, "inner": siamese.loops[1]}
-                rows.append(row | time_gradients(data, siamese, place, plain, seconds))
-                continue
-            recipe = MatchingRecipe(ipc=images, batch=batch, network=network)
-            run = Run(place=place)
-            place.reset_peak_memory()
-            began = time.perf_counter()
-            matching = Matching(data, recipe, run, [images] * num_classes, mean_distance)
-            step = matching.prepare()
-            step(0)
-            start = time.perf_counter() - began
-            fast = milliseconds(lambda step=step: step(0), place.device, seconds)  # type: ignore[misc]
-            memory = place.peak_memory()
-            row = {
-                "classes": num_classes,
-                "ipc": images,
-                "batch": batch,
-                "ms": fast,
-                "images_per_second": num_classes * (batch + images) / fast * 1e3,
-                "share_of_matrix_rate": work(matching, data) / (1e-3 * fast) / ceiling,
-                "peak_memory_bytes": memory,
-                "start_seconds": start,
-            }
-            if plain:
-                row["plain_ms"] = milliseconds(PlainLoop(matching, data).step, place.device, seconds)
-                row["ratio"] = row["plain_ms"] / fast
-            rows.append(row)
-    setting = f"{place.hardware}, {place.precision}, {network} on {size}x{size}"
+    batch = batch or (256 if on_gpu else 128)
+    fixed: dict[str, Any] = {"size": size, "network": network}
+    timed = speed_row if method == "dm" else gradient_row
+    growth = growth and method == "dm"
+    rows = [
+        timed(place, ceiling, seconds, plain, classes=num, ipc=images, batch=batch, **fixed)
+        for num in classes or [10]
+        for images in ipc or ([1, 10] if on_gpu else [10])
+    ]
+    setting = f"{place.hardware}, {place.precision}, torch {torch.__version__}, {network} on {size}x{size}"
     print(f"{setting}; matrix product {ceiling / 1e12:.2f} TFLOP/s")
-    columns = tuple(rows[0])
-    print_table(columns, [[f"{row[name]:.4g}" for name in columns] for row in rows])
+    print_rows(rows)
+    record = {"hardware": place.hardware, "precision": place.precision, "rows": rows}
+    if growth:
+        base = GPU_BASE if on_gpu else CPU_BASE
+        grown = [growth_row(place, seconds / 3, name, base, **fixed) for name in base]
+        print(f"\nGrowth from {', '.join(f'{value} {name}' for name, value in base.items())}:")
+        print_rows(grown)
+        record["growth"] = grown
     if out:
-        out.write_text(json.dumps({"hardware": place.hardware, "precision": place.precision, "rows": rows}, indent=1))
+        out.write_text(json.dumps(record, indent=1))
 
 
 if __name__ == "__main__":

@@ -104,9 +104,9 @@ def test_a_run_is_the_plain_algorithm(kind: type[GradientRecipe], norm: str, cou
     started = list(matching.images_NCHW.clone().split(own))
     expected, losses = plain_run(data, made, started, seed=3)
     step = matching.prepare()
-    for number in range(made.steps):
+    for number in range(made.image_steps):
         step(number)
-    torch.testing.assert_close(matching.losses[: made.steps], torch.tensor(losses), rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(matching.losses[: made.image_steps], torch.tensor(losses), rtol=1e-3, atol=1e-3)
     assert (matching.images_NCHW - torch.cat(started)).abs().max() > 0.05
     for mine, plain in zip(matching.images_NCHW.split(own), expected, strict=True):
         torch.testing.assert_close(mine, plain, rtol=1e-2, atol=2e-3)
@@ -226,7 +226,7 @@ def test_steps_by_images_a_class() -> None:
     assert default_loops(25) == {"outer": 25, "inner": 22}
     assert default_loops(100) == default_loops(50)
     assert GradientRecipe(ipc=10, outer=3).loops == (3, 50)
-    assert GradientRecipe(ipc=50).steps == 50_000
+    assert GradientRecipe(ipc=50).image_steps == 50_000
     assert make_recipe("dsa", ipc=50, name="cifar100", size=32).loops == (10, 10)  # type: ignore[attr-defined]
     published_as = make_recipe("dsa", ipc=50, name="cifar10", size=32)
     assert isinstance(published_as, SiameseRecipe)

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from condenset import UserError, augment, draws, networks
 from condenset.engine import Place
-from condenset.methods.matching import Matching, dm, mean_distance
+from condenset.engine.memory import classes_together
+from condenset.methods.matching import Matching, _need, dm, mean_distance
 from condenset.recipes import MatchingRecipe
 from condenset.runs import Interrupted, Run, Silent
 from plain import matching_loss, tiny_data
@@ -211,16 +212,63 @@ def test_last_layer_gradients_at_uniform_predictions_are_mean_features() -> None
     torch.testing.assert_close(distance.float(), constant * expected[0])
 
 
+def bounded(memory: int | None, **fields: object) -> Matching:
+    return problem([40] * 7, Run(seed=3, place=CPU, memory=memory), **{"batch": 40, **fields})
+
+
+@pytest.mark.filterwarnings("ignore:one class alone")
 def test_classes_are_spread_evenly_over_the_chunks_that_memory_asks_for() -> None:
     for bits in range(10, 30):
-        chunks = problem([40] * 7, Run(seed=3, place=CPU, memory=2**bits), batch=40).chunks
-        sizes = [len(chunk.classes_K) for chunk in chunks]
+        sizes = [len(chunk.classes_K) for chunk in bounded(2**bits).chunks]
         assert sum(sizes) == 7
         assert len(sizes) == -(-7 // sizes[0])
 
 
+@pytest.mark.filterwarnings("ignore:one class alone")
 def test_more_memory_never_means_fewer_classes_together() -> None:
-    sizes = [len(problem([40] * 7, Run(place=CPU, memory=2**bits), batch=40).chunks) for bits in range(10, 34, 3)]
+    sizes = [len(bounded(2**bits).chunks) for bits in range(10, 34)]
     assert sizes == sorted(sizes, reverse=True)
     assert sizes[0] == 7
     assert sizes[-1] == 1
+    assert len(set(sizes)) > 2
+
+
+def test_the_bound_is_on_all_that_is_held_not_on_the_maps_alone() -> None:
+    few, many = (_need(bounded(None).network, tiny_data([count] * 7), recipe(batch=40), CPU) for count in (40, 80))
+    assert few.a_class == many.a_class
+    assert many.held - few.held >= 7 * 40 * 3 * 8 * 8
+    learned = _need(bounded(None).network, tiny_data([40] * 7), recipe(batch=40, ipc=4), CPU).held - few.held
+    assert learned == 4 * 7 * 3 * 8 * 8 * 4  # images and velocity, and a copy of both
+    for classes in (1, 2, 7):
+        assert classes_together(few, CPU, few.of(classes)) == classes
+        assert classes_together(many, CPU, many.of(classes)) == classes
+    assert classes_together(many, CPU, many.of(7) - 1) == 6
+    assert classes_together(few, CPU, 2**60) == classes_together(few, CPU)  # a bound, no wish for more
+
+
+def test_a_bound_changes_the_chunks_and_nothing_else() -> None:
+    free = bounded(None)
+    bound = _need(free.network, tiny_data([40] * 7), free.recipe, CPU).of(2)
+    tight, asked = bounded(bound), problem([40] * 7, Run(seed=3, place=CPU, chunk=2), batch=40)
+    assert (len(free.chunks), len(tight.chunks), len(asked.chunks)) == (1, 4, 4)
+    for _ in range(3):
+        for matching in (free, tight, asked):
+            matching.step()
+    assert torch.equal(tight.images_KICHW, asked.images_KICHW)
+    torch.testing.assert_close(tight.images_KICHW, free.images_KICHW, rtol=1e-3, atol=1e-4)
+
+
+def test_a_bound_that_one_class_exceeds_is_told_of_and_gone_on_with() -> None:
+    with pytest.warns(
+        UserWarning, match=r"one class alone takes about [\d.]+ MiB, more than the memory of 1 KiB given"
+    ) as told:
+        matching = bounded(1024)
+    assert len(told) == 1
+    assert len(matching.chunks) == 7
+
+
+def test_batch_norm_refuses_a_bound_that_all_classes_exceed() -> None:
+    spec = "convnet(width=8, depth=2, norm='batch')"
+    with pytest.raises(UserError, match=r"batch norm needs all 7 .* about [\d.]+ MiB, but got memory of 1 MiB"):
+        bounded(2**20, network=spec)
+    assert len(bounded(2**30, network=spec).chunks) == 1

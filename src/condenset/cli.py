@@ -49,6 +49,13 @@ AllowFewer = Annotated[bool, typer.Option("--allow-fewer", help="A class with fe
 Seed = Annotated[int | None, typer.Option(help="The same seed gives the same set (default 0).")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda or mps (default: the best there is).")]
 Precision = Annotated[str | None, typer.Option(help="float32 or bfloat16 (default: bfloat16 on cuda, else float32).")]
+Memory = Annotated[
+    str | None,
+    typer.Option(
+        help="What data, images and the classes that pass together may take at most, such as 4GiB or 512M "
+        "(default: what keeps the device busy, at most what is free)."
+    ),
+]
 Nets = Annotated[int | None, typer.Option(help="Networks to train on each set.")]
 Epochs = Annotated[
     int | None, typer.Option(help="Epochs each network trains on a set (a whole dataset has a number of its own).")
@@ -95,6 +102,7 @@ def run_command(
     seed: Seed = None,
     device: Device = None,
     precision: Precision = None,
+    memory: Memory = None,
     size: Size = None,
     out: Out = None,
     config: Config = None,
@@ -112,7 +120,7 @@ def run_command(
         protocol=_given(network=network, nets=nets, epochs=epochs, augment=augment),
         whole=whole,
     )
-    place = _given(seed=seed, device=device, precision=precision, size=size)
+    place = _given(seed=seed, device=device, precision=precision, memory=_bytes(memory), size=size)
     _begin(wishes, dataset, config, place, data_dir, out, overwrite, as_json)
 
 
@@ -130,6 +138,7 @@ def condense_command(
     seed: Seed = None,
     device: Device = None,
     precision: Precision = None,
+    memory: Memory = None,
     size: Size = None,
     out: Out = None,
     config: Config = None,
@@ -146,7 +155,7 @@ def condense_command(
         recipe=_recipe(network, iterations, lr, init, augment, allow_fewer),
         evaluate=False,
     )
-    place = _given(seed=seed, device=device, precision=precision, size=size)
+    place = _given(seed=seed, device=device, precision=precision, memory=_bytes(memory), size=size)
     _begin(wishes, dataset, config, place, data_dir, out, overwrite, as_json)
 
 
@@ -194,22 +203,25 @@ def evaluate_command(
 def resume_command(
     folder: Annotated[Path, typer.Argument(help="Folder of a run that was stopped.")],
     device: Device = None,
+    memory: Memory = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
     """Go on with a run that was stopped or killed, to the same result."""
     from condenset import plans, runs
 
+    given = _given(device=device, memory=_bytes(memory))
     if not (folder / "recipe.toml").is_file():
         raise UserError(f"{folder} is not a run: it has no recipe.toml")
     with runs.locked(folder):
         with runs.writable(folder):
             runs.sweep(folder)
-        plan = plans.from_toml(folder / "recipe.toml")
+        plan = dataclasses.replace(plans.from_toml(folder / "recipe.toml"), **given)
         splits = _load(plan.dataset, data_dir or plan.data_dir, plan.size)
         if splits.train.fingerprint != plan.fingerprint:
             raise UserError(f"{plan.dataset} is no longer the data that {folder} began with: start a new run")
-        _go(dataclasses.replace(plan, device=device or plan.device), splits, folder, as_json)
+        plans.check_plan(plan, splits.train)
+        _go(plan, splits, folder, as_json)
 
 
 @app.command("show")
@@ -307,6 +319,12 @@ def _given(**options: Any) -> dict[str, Any]:
     return {key: value for key, value in options.items() if value is not None}
 
 
+def _bytes(memory: str | None) -> int | None:
+    from condenset.sizes import in_bytes
+
+    return None if memory is None else in_bytes(memory)
+
+
 def _recipe(
     network: str | None,
     iterations: int | None,
@@ -343,7 +361,8 @@ def _begin(
     base = plans.from_toml(config) if config else None
     if base is None and dataset is None:
         raise UserError("which dataset? give a name ('condenset data list') or a path")
-    kept = {key: getattr(base, key) for key in ("seed", "device", "precision", "size", "data_dir")} if base else {}
+    names = ("seed", "device", "precision", "memory", "size", "data_dir")
+    kept = {key: getattr(base, key) for key in names} if base else {}
     settings = {**kept, **place, **_given(data_dir=str(data_dir.absolute()) if data_dir else None)}
     settings["dataset"] = _anchored(dataset, settings.get("data_dir")) if dataset else base.dataset if base else ""
     chosen = Place.best(settings.get("device"), settings.get("precision"))
@@ -370,7 +389,7 @@ def _go(plan: Plan, splits: Splits, folder: Path, as_json: bool) -> None:
     from condenset.runs import Run
     from condenset.workflow import execute
 
-    run = Run(seed=plan.seed, place=Place.best(plan.device, plan.precision), folder=folder)
+    run = Run(seed=plan.seed, place=Place.best(plan.device, plan.precision), folder=folder, memory=plan.memory)
     print(f"{plan.dataset} on {run.place.hardware}, {run.place.precision}; all goes to {folder}", file=sys.stderr)
     with _watched(run, f"; go on with: condenset resume {shlex.quote(str(folder))}"):
         records = execute(plan, splits, run)
@@ -383,12 +402,12 @@ def _go(plan: Plan, splits: Splits, folder: Path, as_json: bool) -> None:
 
 @contextlib.contextmanager
 def _watched(run: Run, hint: str = "") -> Iterator[None]:
-    """Progress on, and Ctrl-C (or SIGTERM) taken at a step's end: exit code 130 (or 143)."""
-    from condenset.console import Shown, interruptible
+    """Progress on, warnings in a line, and Ctrl-C (or SIGTERM) taken at a step's end: exit code 130 (or 143)."""
+    from condenset.console import Shown, interruptible, plain_warnings
 
     run.progress = Shown()
     try:
-        with interruptible(run):
+        with interruptible(run), plain_warnings():
             yield
     except KeyboardInterrupt:
         print(f"stopped{hint}", file=sys.stderr)

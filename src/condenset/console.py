@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
@@ -81,6 +82,22 @@ def interruptible(run: Run) -> Iterator[None]:
     finally:
         for number, old in before.items():
             signal.signal(number, old)
+
+
+@contextmanager
+def plain_warnings() -> Iterator[None]:
+    """A warning meant for the user is one line without the place in the code; others stay as they are."""
+    with warnings.catch_warnings():
+        other = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+            if category is UserWarning:
+                print(f"condenset: warning: {' '.join(str(message).split())}", file=sys.stderr, flush=True)
+            else:
+                other(message, category, *place, **more)
+
+        warnings.showwarning = show
+        yield
 
 
 def span(seconds: float) -> str:

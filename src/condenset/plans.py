@@ -13,9 +13,12 @@ from typing import Any
 import torch
 
 from condenset import networks
+from condenset.engine import Place
 from condenset.errors import UserError, check, check_choice
 from condenset.methods.common import images_per_class
+from condenset.methods.matching import check_memory
 from condenset.recipes import RECIPES, MatchingRecipe, Protocol, Recipe, defaults_by_ipc, make_protocol, make_recipe
+from condenset.sizes import in_bytes
 from condenset.types import ImageData
 from condenset.version import VERSION
 
@@ -50,6 +53,7 @@ class Plan:
     seed: int = 0
     device: str = "cpu"
     precision: str = "float32"
+    memory: int | None = None  # bytes; it does not decide the result, but a resumed run keeps to it too
     size: int | None = None
     data_dir: str | None = None
     fingerprint: str = ""
@@ -133,7 +137,7 @@ def make_plan(data: ImageData, wishes: Wishes, base: Plan | None = None, **field
 
 
 def check_plan(plan: Plan, data: ImageData) -> None:
-    """Refuse now what would fail after hours: networks that do not fit the images, sets larger than a class."""
+    """Refuse now what would fail after hours: networks that do not fit, sets larger than a class."""
     specs = [getattr(job.recipe, "network", None) for job in plan.jobs]
     specs += [protocol.network for protocol in (plan.protocol, plan.whole) if protocol]
     with torch.device("meta"):  # only to see that they can be built
@@ -142,13 +146,15 @@ def check_plan(plan: Plan, data: ImageData) -> None:
     for job in plan.jobs:
         if job.recipe:
             images_per_class(data, job.recipe)
+        if type(job.recipe) is MatchingRecipe and plan.memory is not None:
+            check_memory(data, job.recipe, Place.best(plan.device, plan.precision), plan.memory)
 
 
 def to_toml(plan: Plan) -> str:
     """The plan as recipe.toml."""
     command = "run" if plan.protocol else "condense"
     lines = [f"# condenset {VERSION}: 'condenset {command} --config' with this file repeats the run"]
-    plain = ("dataset", "seed", "device", "precision", "size", "data_dir", "fingerprint")
+    plain = ("dataset", "seed", "device", "precision", "memory", "size", "data_dir", "fingerprint")
     lines += _lines({name: getattr(plan, name) for name in plain})
     for job in plan.made:
         lines += ["", "[[jobs]]", *_lines({"method": job.method, **_fields(job.recipe)})]
@@ -183,6 +189,8 @@ def _from_table(table: dict[str, Any]) -> Plan:
         table[key] = make_protocol(name="", size=0, whole=key == "whole", **table[key]) if key in table else None
     if table["whole"]:
         jobs.append(Job(method=WHOLE))
+    if "memory" in table:
+        table["memory"] = in_bytes(table["memory"])
     return Plan(jobs=tuple(jobs), given=given, **table)
 
 

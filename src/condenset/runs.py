@@ -63,7 +63,7 @@ class Run:
     recipe: Mapping[str, Any] = field(default_factory=dict)
     progress: Silent = field(default_factory=Silent)
     chunk: int | None = None  # classes that pass together; None: as many as fit
-    memory: int | None = None  # bytes that they may take; None: what keeps the device busy
+    memory: int | None = None  # bytes that they, data and images may take; None: what keeps the device busy
     listening: bool = False  # a loop is under way that looks at stop_requested
     stop_requested: int = 0  # the number of the signal that asked for it
     seconds_before: float = 0.0  # spent on this job before a resume

@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from condenset.networks.layers import ACTIVATIONS, NORMS, POOLINGS, Block
+from condenset.networks.layers import ACTIVATIONS, NORMS, POOLINGS, AveragePool, Block
 
 CHANNELS, SIZE = 8, 6
 
@@ -83,3 +84,21 @@ def test_block_order() -> None:
     images = torch.randn(2, 3, 8, 8)
     expected = torch.nn.functional.max_pool2d(torch.sigmoid(standardise(block.conv(images), (2, 3))), 2)
     torch.testing.assert_close(block(images), expected)
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 8, 8), (1, 4, 6, 10), (2, 3, 7, 8), (1, 2, 5, 5), (1, 1, 2, 130)])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_average_pooling_is_torchs_own(shape: tuple[int, ...], layout: torch.memory_format) -> None:
+    maps = torch.randn(shape).contiguous(memory_format=layout).requires_grad_()
+    mine, theirs = AveragePool(2)(maps), F.avg_pool2d(maps, 2)
+    torch.testing.assert_close(mine, theirs)
+    outside = torch.randn_like(theirs)
+    torch.testing.assert_close(
+        torch.autograd.grad(mine, maps, outside)[0], torch.autograd.grad(theirs, maps, outside)[0]
+    )
+
+
+def test_average_pooling_asked_for_without_gradients_first_works_with_them_later() -> None:
+    with torch.inference_mode(), torch.device("meta"):
+        assert AveragePool(2)(torch.randn(1, 1, 12, 12, device="cpu")).device.type == "cpu"
+    AveragePool(2)(torch.randn(1, 1, 12, 12).requires_grad_()).sum().backward()

@@ -3,22 +3,38 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from condenset.engine.place import Place
 from condenset.networks.layers import Block
+from condenset.sizes import shown
 
 GIB = 2**30
 DEFAULT = 3 * GIB  # a GPU is busy with less: more memory would make nothing faster
-CPU_DEFAULT = GIB // 8  # more leaves the caches and makes everything slower
+CPU_DEFAULT = GIB // 16  # about a slice of synthetic images; more leaves the caches and makes everything slower
 SHARE_OF_FREE = 0.8
 CACHED = 2**22  # numbers of a layer's maps
+COPIES = 4  # of the learned images and their velocity: both, and both again while a graph or a checkpoint is made
 
 
-def classes_together(
+@dataclass(frozen=True)
+class Need:
+    """Bytes that a matching run takes: at any time, and for every class that passes through the network at once."""
+
+    held: int
+    a_class: int
+
+    def of(self, classes: int) -> int:
+        """Bytes at most in use when so many classes pass together."""
+        return self.held + classes * self.a_class
+
+
+def need(
     network: nn.Module,
     place: Place,
     image: tuple[int, int, int],
@@ -26,13 +42,16 @@ def classes_together(
     real: int,
     synthetic: int,
     by_hand: bool,
-    memory: int | None = None,
+    stored: int,
+    learned: int,
+    sliced: int | None = None,
     beside: int = 0,
-) -> int:
-    """How many classes fit `memory` bytes (default: what keeps the device busy), with so many images of each.
+) -> Need:
+    """What so many images of each class take, beside the `stored` images of the dataset, all `learned` ones and the
+    drawing of weights, which is integer arithmetic of 8 bytes without kernels of our own.
 
-    network: on the meta device; image: (C, H, W); by_hand: whether kernels of our own do its blocks; beside:
-    bytes a class that the objective takes.
+    network: on the meta device; image: (C, H, W); by_hand: whether kernels of our own do its blocks; sliced:
+    real images that pass it at a time (None: those of all classes together); beside: bytes a class of the objective.
     """
     item = torch.finfo(place.dtype).bits // 8
     maps = list(_maps(network, image, by_hand))
@@ -40,9 +59,24 @@ def classes_together(
     largest = max((sum(layer) for layer in maps), default=0)  # without gradients, a layer at a time
     kept = sum(inside + after for _, inside, after in maps)  # with gradients, all layers' maps stay
     features = maps[-1][-1] if maps else pixels
-    of_real = real * (largest * item + 4 * pixels * item)
+    of_real = real * item * ((features if sliced else largest) + 4 * pixels)
     of_synthetic = synthetic * ((kept + 2 * largest) * item + 24 * pixels) + real * features * item
-    return max(1, (memory or _default(place)) // max(of_real, of_synthetic + beside, 1))
+    drawn = sum(parameter.numel() for parameter in network.parameters()) * (16 if place.device.type == "cuda" else 64)
+    in_slice = min(sliced or 0, stored) * largest * item
+    held = stored * pixels + COPIES * 4 * learned * pixels + drawn + in_slice
+    return Need(held, max(of_real, of_synthetic + beside, 1))
+
+
+def classes_together(need: Need, place: Place, memory: int | None = None) -> int:
+    """How many classes keep the device busy, and no more than fit `memory` bytes with all that is held beside."""
+    if memory is not None and need.of(1) > memory:
+        warnings.warn(
+            f"one class alone takes about {shown(need.of(1))}, more than the memory of {shown(memory)} given: "
+            "going on with one class at a time",
+            stacklevel=2,
+        )
+    free = _default(place) if memory is None else min(_default(place), memory - need.held)
+    return max(1, free // need.a_class)
 
 
 def images_together(network: nn.Module, place: Place, image: tuple[int, int, int]) -> int | None:

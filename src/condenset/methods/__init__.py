@@ -14,6 +14,7 @@ from condenset.methods.pixels import mmd
 from condenset.methods.unrolled import dd
 from condenset.recipes import make_recipe
 from condenset.runs import Run
+from condenset.sizes import in_bytes
 from condenset.types import CondensedSet, ImageData
 
 METHODS: dict[str, Callable[[ImageData, Any, Run], CondensedSet]] = {
@@ -38,8 +39,14 @@ def condense(
     seed: int = 0,
     device: str | None = None,
     precision: str | None = None,
+    memory: int | str | None = None,
     **fields: Any,
 ) -> CondensedSet:
-    """Condense a dataset to `ipc` images a class; any field of the method's recipe is a keyword."""
+    """Condense a dataset to `ipc` images a class; any field of the method's recipe is a keyword.
+
+    memory: bytes, or such as "4GiB", that data, images and the maps of the classes passing together may take.
+    """
     recipe = make_recipe(method, ipc=ipc, name=data.name, size=data.size, **fields)
-    return METHODS[method](data, recipe, Run(seed=seed, place=Place.best(device, precision)))
+    bound = None if memory is None else in_bytes(memory)
+    run = Run(seed=seed, place=Place.best(device, precision), memory=bound)
+    return METHODS[method](data, recipe, run)

@@ -14,7 +14,7 @@ from torch.func import functional_call
 
 from condenset import augment, draws, kernels, networks
 from condenset.data.store import ClassStore
-from condenset.engine.memory import classes_together
+from condenset.engine.memory import classes_together, need
 from condenset.engine.step import accelerate, by_hand, traced
 from condenset.methods.common import finished, images_per_class, initial_images, weights_of
 from condenset.networks.gradients import class_gradients
@@ -156,9 +156,17 @@ class GradientMatching:
         """Classes that fit the memory: maps and their slopes of the real ones, twice those in float32 of the others."""
         place = self.run.place
         alike = max(self.batch, 2 * most * 4 * 8 // torch.finfo(place.dtype).bits)
-        image = (data.channels, data.size, data.size)
-        memory = self.run.memory
-        return classes_together(self.network, place, image, real=0, synthetic=alike, by_hand=False, memory=memory)
+        wanted = need(
+            self.network,
+            place,
+            (data.channels, data.size, data.size),
+            real=0,
+            synthetic=alike,
+            by_hand=False,
+            stored=len(data.images),
+            learned=data.num_classes * most,
+        )
+        return classes_together(wanted, place, self.run.memory)
 
     def prepare(self) -> Callable[[int], None]:
         """The step, ready to run; made once the state stands where it will go on from."""

@@ -13,12 +13,14 @@ from torch import Tensor, nn
 
 from condenset import augment, draws, networks
 from condenset.data.store import ClassStore
-from condenset.engine.memory import classes_together, images_together
+from condenset.engine.memory import Need, classes_together, images_together, need
+from condenset.engine.place import Place
 from condenset.engine.step import accelerate, by_hand, forward_of
 from condenset.errors import UserError
 from condenset.methods.common import finished, images_per_class, initial_images, weights_of
 from condenset.recipes import MatchingRecipe, PixelRecipe
 from condenset.runs import Run, iterate
+from condenset.sizes import shown
 from condenset.types import CondensedSet, ImageData
 
 NUM_LOSSES = 1024  # kept on the device between two looks at them
@@ -44,6 +46,19 @@ def dm(data: ImageData, recipe: MatchingRecipe, run: Run) -> CondensedSet:
     counts = images_per_class(data, recipe)
     run.place.reset_peak_memory()
     return Matching(data, recipe, run, counts, mean_distance).solve("dm", data)
+
+
+def check_memory(data: ImageData, recipe: MatchingRecipe, place: Place, memory: int | None) -> None:
+    """Refuse a bound that cannot be kept by smaller chunks: with batch norm all classes pass together."""
+    network = embedding(recipe.network, data)
+    if memory is None or not networks.uses_batch_norm(network):
+        return
+    least = _need(network, data, recipe, place).of(data.num_classes)
+    if least > memory:
+        raise UserError(
+            f"batch norm needs all {data.num_classes} classes in one pass, which takes about {shown(least)}, "
+            f"but got memory of {shown(memory)}"
+        )
 
 
 class Chunk(NamedTuple):
@@ -86,9 +101,9 @@ class Matching:
 
         self.parameters = networks.Parameters(self.network, device)
         self.forward = forward_of(self.network, run.place)
-        self.image, self.batch_norm = (data.channels, data.size, data.size), networks.uses_batch_norm(self.network)
-        self.slice = None if self.batch_norm else images_together(self.network, run.place, self.image)
-        self.chunks = self._split(data, counts, self._classes_together(data, max(counts), memory_beside))
+        self.batch_norm = networks.uses_batch_norm(self.network)
+        self.slice = _slice(self.network, data, run.place)
+        self.chunks = self._split(data, counts, self._classes_together(data, memory_beside))
 
         self.images_KICHW = initial_images(self.store, recipe.init, run.seed, max(counts))
         self.velocity = torch.zeros_like(self.images_KICHW)
@@ -112,22 +127,17 @@ class Matching:
             chunks.append(Chunk(rows, torch.arange(rows.start, rows.stop, device=device), *weights, *index))
         return chunks
 
-    def _classes_together(self, data: ImageData, synthetic: int, beside: int) -> int:
+    def _classes_together(self, data: ImageData, beside: int) -> int:
         """How many classes pass together: all with batch norm, else what was asked for or what fits."""
         run, num = self.run, data.num_classes
         if self.batch_norm:
             if run.chunk is not None and run.chunk < num:
                 raise UserError(f"batch norm needs all {num} classes in one pass, but got chunks of {run.chunk}")
+            assert isinstance(self.recipe, MatchingRecipe)
+            check_memory(data, self.recipe, run.place, run.memory)
             return num
         fitting = run.chunk or classes_together(
-            self.network,
-            run.place,
-            self.image,
-            real=self.batch,
-            synthetic=synthetic,
-            by_hand=by_hand(self.network, run.place),
-            memory=run.memory,
-            beside=beside,
+            _need(self.network, data, self.recipe, run.place, beside), run.place, run.memory
         )
         return -(-num // -(-num // fitting))  # as even as can be
 
@@ -196,3 +206,27 @@ def embedding(spec: str, data: ImageData) -> nn.Module:
     with torch.device("meta"):
         network = networks.build(spec, channels=data.channels, size=data.size, num_classes=data.num_classes)
     return networks.headless(networks.batch_statistics(network))
+
+
+def _need(
+    network: nn.Module, data: ImageData, recipe: MatchingRecipe | PixelRecipe, place: Place, beside: int = 0
+) -> Need:
+    synthetic = min(recipe.ipc, max(data.class_counts))
+    return need(
+        network,
+        place,
+        (data.channels, data.size, data.size),
+        real=min(recipe.batch, max(data.class_counts)),
+        synthetic=synthetic,
+        by_hand=by_hand(network, place),
+        stored=len(data.images),
+        learned=data.num_classes * synthetic,
+        sliced=_slice(network, data, place),
+        beside=beside,
+    )
+
+
+def _slice(network: nn.Module, data: ImageData, place: Place) -> int | None:
+    """How many real images pass at a time: on a CPU few, but all with batch norm."""
+    image = (data.channels, data.size, data.size)
+    return None if networks.uses_batch_norm(network) else images_together(network, place, image)

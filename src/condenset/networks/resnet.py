@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from condenset.networks.base import Network, check_size
-from condenset.networks.layers import NORMS
+from condenset.networks.layers import NORMS, AveragePool
 
 # (channels, stride) of each basic block
 BLOCKS = ((64, 1), (64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), (512, 1))
@@ -26,13 +26,13 @@ class BasicBlock(nn.Module):
         conv_stride = 1 if shrink else stride
         self.conv1 = nn.Conv2d(in_channels, channels, 3, stride=conv_stride, padding=1, bias=False)
         self.norm1 = make_norm()
-        self.pool = nn.AvgPool2d(2) if shrink else nn.Identity()
+        self.pool = AveragePool(2) if shrink else nn.Identity()
         self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
         self.norm2 = make_norm()
         self.shortcut: nn.Module = nn.Identity()
         if in_channels != channels:
             conv = nn.Conv2d(in_channels, channels, 1, stride=conv_stride, bias=False)
-            self.shortcut = nn.Sequential(conv, *([nn.AvgPool2d(2)] if shrink else []), make_norm())
+            self.shortcut = nn.Sequential(conv, *([AveragePool(2)] if shrink else []), make_norm())
 
     def forward(self, maps: Tensor) -> Tensor:
         """(N, in_channels, H, W) -> (N, channels, H / stride, W / stride)."""

@@ -1,0 +1,32 @@
+"""Amounts of memory as people write them: 4GiB, 4GB, 512M, or a number of bytes."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+from condenset.errors import UserError
+
+POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+WRITTEN = re.compile(r"(\d{1,20}(?:\.\d{1,20})?) *(?:([kmgt])(i?b)?|b)?", re.IGNORECASE | re.ASCII)
+
+
+def in_bytes(size: int | str) -> int:
+    """The number of bytes; GB is decimal, GiB binary, and so is a bare G, as memory is sold and limits are set."""
+    found = WRITTEN.fullmatch(size.strip()) if isinstance(size, str) else None
+    if found:
+        number, prefix, unit = found[1], (found[2] or "").lower(), (found[3] or "").lower()
+        base = 1000 if unit == "b" else 1024
+        size = int(Fraction(number) * base ** POWERS[prefix])
+    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+        raise UserError(f"memory must be a size such as 4GiB, 4GB, 512M or a number of bytes, but got {size!r}")
+    return size
+
+
+def shown(size: int) -> str:
+    """`3.68 GiB`, for a person."""
+    for prefix in ("T", "G", "M", "K"):
+        unit: int = 1024 ** POWERS[prefix.lower()]
+        if size >= unit:
+            return f"{size / unit:.3g} {prefix}iB" if size < 1000 * unit else f"{size // unit} {prefix}iB"
+    return f"{size} B"

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from condenset import UserError
+from condenset.sizes import in_bytes, shown
+
+UNITS = {"": 1, "B": 1, "kB": 1000, "KiB": 1024, "K": 1024, "MB": 1000**2, "M": 1024**2, "mib": 1024**2}
+UNITS |= {"GB": 1000**3, "gb": 1000**3, "GiB": 1024**3, "G": 1024**3, "g": 1024**3, "TB": 1000**4, "TiB": 1024**4}
+
+
+@given(st.integers(1, 10**12), st.sampled_from(sorted(UNITS)), st.sampled_from(["", " "]))
+def test_sizes_read_back(number: int, unit: str, space: str) -> None:
+    assert in_bytes(f"{number}{space}{unit}") == number * UNITS[unit]
+    assert in_bytes(number) == number
+
+
+@given(st.integers(1, 2**60))
+def test_what_is_shown_reads_back_to_three_digits(size: int) -> None:
+    assert in_bytes(shown(size)) == pytest.approx(size, rel=0.005)
+
+
+def test_fractions() -> None:
+    assert in_bytes("1.5GiB") == 3 * 2**29
+    assert in_bytes("0.5 gb") == 500_000_000
+    assert shown(3 * 2**29) == "1.5 GiB"
+    assert shown(1010 * 2**20) == "1010 MiB"
+
+
+@pytest.mark.parametrize(
+    "size",
+    ["", "4 parsecs", "GiB", "-4GiB", "0", "0.1", "4iB", "4GG", "1e9", "nan", "9" * 5000, "\u0663", 0, -1, True, 1.5],
+)
+def test_what_is_no_size_gets_one_line(size: object) -> None:
+    with pytest.raises(UserError, match="memory must be a size such as 4GiB, 4GB, 512M or a number of bytes, but got"):
+        in_bytes(size)  # type: ignore[arg-type]
+
+
+@given(st.text(max_size=12))
+def test_any_text_is_a_size_or_an_error(text: str) -> None:
+    try:
+        assert in_bytes(text) >= 1
+    except UserError as error:
+        assert "\n" not in str(error)
