@@ -103,7 +103,11 @@ class Trainer:
         self.augment_key = torch.zeros(2, dtype=torch.int64, device=device)
         self.clock = torch.zeros((), dtype=torch.int64, device=device)
         self.forgetting = forgetting
-        self._steps: dict[int, tuple[Tensor, Callable[[], None]]] = {}
+        # The order of a pass, drawn and walked through on the device: the host only says what comes next.
+        self.order = torch.zeros(len(data), dtype=torch.int64, device=device)
+        self.order_key = torch.zeros_like(self.augment_key)
+        self.pass_number, self.position = torch.zeros_like(self.clock), torch.zeros_like(self.clock)
+        self._steps: dict[int, Callable[[], None]] = {}
 
     def train(self, seed: int, *tags: str | int, after_pass: Callable[[int], None] = lambda _: None) -> None:
         """Draw a fresh network and train it; after_pass(n) is called as pass n, from 1, ends."""
@@ -133,11 +137,11 @@ class Trainer:
 
     def one_pass(self, order_key: Tensor, number: int | Tensor) -> None:
         """A step on every batch of the set, in the order drawn for this number."""
-        order = draws.permutation(order_key, number, len(self.data))
-        for places in order.split(self.protocol.batch):
-            index, step = self._step_of(len(places))
-            index.copy_(places)
-            step()
+        self.order_key.copy_(order_key)
+        self.pass_number.fill_(number)
+        self._step_of(0)()
+        for first in range(0, len(self.data), self.protocol.batch):
+            self._step_of(min(self.protocol.batch, len(self.data) - first))()
 
     @torch.no_grad()
     def accuracy(self, test: TrainingSet) -> float:
@@ -150,23 +154,28 @@ class Trainer:
             right += (logits.argmax(1) == test.labels[part]).sum()
         return float(right) / len(test)
 
-    def _step_of(self, num: int) -> tuple[Tensor, Callable[[], None]]:
-        """A step on `num` images and the buffer that names them; a set's last batch may be smaller than the others."""
-        if num not in self._steps:
-            index = torch.zeros(num, dtype=torch.int64, device=self.place.device)
-            state = [self.weights, self.velocity, self.clock, *self.network.buffers()]
-            state += self.forgetting.state if self.forgetting else ()
-            self.network.train()
-            self._steps[num] = (index, accelerate(lambda: self._step(index), state, self.place))
+    def _step_of(self, num: int) -> Callable[[], None]:
+        """A step on the next `num` images, fewer for a set's last batch; with 0, the shuffling before a pass."""
         self.network.train()
+        if num not in self._steps:
+            state = [self.weights, self.velocity, self.clock, self.order, self.position, *self.network.buffers()]
+            state += self.forgetting.state if self.forgetting else ()
+            step = (lambda: self._step(num)) if num else self._shuffle
+            self._steps[num] = accelerate(step, state, self.place)
         return self._steps[num]
 
-    def _step(self, index: Tensor) -> None:
-        """One step of SGD with momentum and weight decay on the images at `index`."""
+    def _shuffle(self) -> None:
+        """Draw the order of the pass that begins."""
+        self.order.copy_(draws.permutation(self.order_key, self.pass_number, len(self.data)))
+        self.position.zero_()
+
+    def _step(self, num: int) -> None:
+        """One step of SGD with momentum and weight decay on the next images of the order."""
+        ahead = torch.arange(num, device=self.place.device)
+        index = self.order[(self.position + ahead) % len(self.data)]  # trying a step out may walk past the end
         images, labels = self.data.images(index), self.data.labels[index]
         if self.operations:
-            rows = torch.arange(len(index), device=self.place.device)
-            uniform = draws.uniform(self.augment_key, self.clock, rows, augment.NUM_UNIFORMS)
+            uniform = draws.uniform(self.augment_key, self.clock, ahead, augment.NUM_UNIFORMS)
             transform = augment.draw(uniform, self.operations, self.size, shared=True)
             images = augment.apply(transform, images[:, None], self.place.dtype)[:, 0]
         weights = self.weights.detach().requires_grad_()
@@ -179,5 +188,6 @@ class Trainer:
             self.velocity.mul_(self.protocol.momentum).add_(gradient)
             self.weights.sub_(self.lr * self.velocity)
             self.clock += 1
+            self.position += num
             if self.forgetting:
                 self.forgetting.see(index, logits.argmax(1) == labels)
