@@ -16,6 +16,31 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from condenset.cli_data import app as data_app
+from condenset.cli_options import (
+    AllowFewer,
+    AsJson,
+    Augment,
+    Config,
+    DataDir,
+    Dataset,
+    Device,
+    Epochs,
+    Init,
+    Ipcs,
+    Iterations,
+    Lr,
+    Memory,
+    Methods,
+    Nets,
+    Network,
+    Out,
+    Overwrite,
+    Precision,
+    Seed,
+    Size,
+    Whole,
+)
 from condenset.errors import UserError
 from condenset.version import VERSION
 
@@ -30,42 +55,7 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-data_app = typer.Typer(help="Datasets: what is known, fetching, checking, importing.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
-
-Dataset = Annotated[
-    str | None, typer.Argument(help="A known name ('condenset data list') or a path: a folder or an .npz file.")
-]
-Methods = Annotated[list[str] | None, typer.Option("--method", help="A method ('condenset methods'); repeatable.")]
-Ipcs = Annotated[list[int] | None, typer.Option("--ipc", help="Images per class; repeatable.")]
-Network = Annotated[str | None, typer.Option(help="Such as convnet(norm='batch') ('condenset networks').")]
-Iterations = Annotated[int | None, typer.Option(help="Iterations of condensing.")]
-Lr = Annotated[float | None, typer.Option(help="Learning rate of the images.")]
-Init = Annotated[str | None, typer.Option(help="What images start as: real or noise.")]
-Augment = Annotated[
-    str | None, typer.Option(help="Such as crop_rotate, or none (default: color_crop_cutout_flip_scale_rotate).")
-]
-AllowFewer = Annotated[bool, typer.Option("--allow-fewer", help="A class with fewer images than --ipc gives them all.")]
-Seed = Annotated[int | None, typer.Option(help="The same seed gives the same set (default 0).")]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda or mps (default: the best there is).")]
-Precision = Annotated[str | None, typer.Option(help="float32 or bfloat16 (default: bfloat16 on cuda, else float32).")]
-Memory = Annotated[
-    str | None,
-    typer.Option(
-        help="What data, images and the classes that pass together may take at most, such as 4GiB or 512M "
-        "(default: what keeps the device busy, at most what is free)."
-    ),
-]
-Nets = Annotated[int | None, typer.Option(help="Networks to train on each set.")]
-Epochs = Annotated[
-    int | None, typer.Option(help="Epochs each network trains on a set (a whole dataset has a number of its own).")
-]
-Out = Annotated[Path | None, typer.Option(help="Folder of the run (default: a new one under runs/).")]
-Config = Annotated[Path | None, typer.Option(help="A recipe.toml to repeat; options given here win over it.")]
-DataDir = Annotated[Path | None, typer.Option(help="Where datasets lie (default: $CONDENSET_DATA or the cache).")]
-Size = Annotated[int | None, typer.Option(help="Resize images to this side (folders of images).")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for machines.")]
 
 
 def _print_version(wanted: bool) -> None:
@@ -94,9 +84,7 @@ def run_command(
     init: Init = None,
     augment: Augment = None,
     allow_fewer: AllowFewer = False,
-    whole: Annotated[
-        bool | None, typer.Option(help="Also train on the whole dataset, the upper bound (default: yes).")
-    ] = None,
+    whole: Whole = None,
     nets: Nets = None,
     epochs: Epochs = None,
     seed: Seed = None,
@@ -122,6 +110,42 @@ def run_command(
     )
     place = _given(seed=seed, device=device, precision=precision, memory=_bytes(memory), size=size)
     _begin(wishes, dataset, config, place, data_dir, out, overwrite, as_json)
+
+
+@app.command("compare")
+def compare_command(
+    dataset: Dataset = None,
+    methods: Annotated[str, typer.Option(help="all, or names joined by commas ('condenset methods').")] = "all",
+    ipc: Ipcs = None,
+    network: Network = None,
+    allow_fewer: AllowFewer = False,
+    whole: Whole = None,
+    nets: Nets = None,
+    epochs: Epochs = None,
+    seed: Seed = None,
+    device: Device = None,
+    precision: Precision = None,
+    memory: Memory = None,
+    size: Size = None,
+    out: Out = None,
+    data_dir: DataDir = None,
+    overwrite: Overwrite = False,
+    as_json: AsJson = False,
+) -> None:
+    """Condense by every method, score all sets alike, and draw accuracy against the seconds it took."""
+    from condenset.plans import Wishes
+    from condenset.recipes import RECIPES
+
+    chosen = tuple(RECIPES) if methods == "all" else tuple(name.strip() for name in methods.split(","))
+    wishes = Wishes(
+        methods=chosen,
+        ipcs=tuple(ipc or ()),
+        recipe=_given(network=network) | ({"allow_fewer": True} if allow_fewer else {}),
+        protocol=_given(network=network, nets=nets, epochs=epochs),
+        whole=whole,
+    )
+    place = _given(seed=seed, device=device, precision=precision, memory=_bytes(memory), size=size)
+    _begin(wishes, dataset, None, place, data_dir, out, overwrite, as_json)
 
 
 @app.command("condense")
@@ -263,57 +287,6 @@ def networks_command(as_json: AsJson = False) -> None:
     _print_rows(("network", "what it is", "options"), rows, as_json)
 
 
-@data_app.command("list")
-def data_list(data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """List the known and the imported datasets, and which of them are here."""
-    from condenset import data
-    from condenset.console import print_table
-
-    entries, rows = data.describe(data_dir), []
-    if as_json:
-        print(json.dumps([dataclasses.asdict(entry) for entry in entries], indent=1, default=str))
-        return
-    for entry in entries:
-        counts = f"{entry.num_train} + {entry.num_test}" if entry.num_train else ""
-        shape = "x".join(map(str, entry.shape))
-        rows.append((entry.name, entry.title, counts, str(entry.num_classes or ""), shape, entry.state))
-    print_table(("dataset", "what it is", "train + test", "classes", "images", "state"), rows)
-
-
-@data_app.command("get")
-def data_get(name: str, data_dir: DataDir = None) -> None:
-    """Download a dataset from its official address, checked; a broken download goes on where it stopped."""
-    from condenset import data
-
-    print(f"{name} is in {data.get(name, data_dir)}")
-
-
-@data_app.command("check")
-def data_check(name: str, data_dir: DataDir = None, size: Size = None, as_json: AsJson = False) -> None:
-    """Read a dataset whole and say what is in it."""
-    from condenset import data
-
-    report = data.check_files(name, data_dir=data_dir, size=size)
-    print(json.dumps(dataclasses.asdict(report), indent=1) if as_json else report)
-
-
-@data_app.command("import")
-def data_import(
-    source: Annotated[str, typer.Argument(help="A known name or a path: a folder or an .npz file.")],
-    name: Annotated[str, typer.Argument(help="What to call it from now on.")],
-    data_dir: DataDir = None,
-    size: Size = None,
-    flip: Annotated[bool, typer.Option(help="Whether a mirrored image keeps its label: not for letters.")] = True,
-    overwrite: Overwrite = False,
-) -> None:
-    """Convert a dataset to a form that opens at once, however large."""
-    from condenset import data
-
-    can_flip = None if flip else False
-    place = data.import_data(source, name, data_dir=data_dir, size=size, overwrite=overwrite, can_flip=can_flip)
-    print(f"{name} is in {place}")
-
-
 def _given(**options: Any) -> dict[str, Any]:
     """The options that were given."""
     return {key: value for key, value in options.items() if value is not None}
@@ -396,8 +369,10 @@ def _go(plan: Plan, splits: Splits, folder: Path, as_json: bool) -> None:
     _print_records(records, as_json)
     if not as_json:
         print()
-        for what, file in (("picture", "grid.png"), ("set", "condensed.safetensors"), ("results", "results.json")):
-            print(f"{what:9}{folder / file}")
+        files = {"picture": "grid.png", "chart": "chart.png", "set": "condensed.safetensors", "results": "results.json"}
+        for what, file in files.items():
+            if (folder / file).exists():
+                print(f"{what:9}{folder / file}")
 
 
 @contextlib.contextmanager
@@ -409,7 +384,11 @@ def _watched(run: Run, hint: str = "") -> Iterator[None]:
     try:
         with interruptible(run), plain_warnings():
             yield
-    except KeyboardInterrupt:
+    except BaseException as error:
+        # A signal that meets a library half-way in or out of something can come out of it as an error of its own.
+        stopped = isinstance(error, KeyboardInterrupt) or (run.stop_requested and isinstance(error, RuntimeError))
+        if not stopped:
+            raise
         print(f"stopped{hint}", file=sys.stderr)
         raise SystemExit(128 + (run.stop_requested or signal.SIGINT)) from None
 

@@ -241,17 +241,18 @@ class Protocol:
         return self.epochs // 2 + 1
 
 
+# Coresets, then synthesis; the last is what a run's condensed.safetensors holds when all are made.
 RECIPES: dict[str, type[Recipe]] = {
     "random": RandomRecipe,
-    "dm": MatchingRecipe,
     "herding": HerdingRecipe,
     "kcenter": KCenterRecipe,
     "forgetting": ForgettingRecipe,
-    "dc": GradientRecipe,
-    "dsa": SiameseRecipe,
     "mmd": PixelRecipe,
     "dd": UnrolledRecipe,
     "ld": LabelRecipe,
+    "dc": GradientRecipe,
+    "dsa": SiameseRecipe,
+    "dm": MatchingRecipe,
 }
 
 

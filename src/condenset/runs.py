@@ -29,6 +29,8 @@ FILES = (  # of a run's folder, beside sets/ and networks/
     "condensed.safetensors",
     "condensed.png",  # the picture that `show` draws
     "grid.png",
+    "chart.svg",
+    "chart.png",
     "events.jsonl",
     "checkpoint",
     "recipe.toml",  # removed last: it is what makes a folder a run's

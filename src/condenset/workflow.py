@@ -14,6 +14,7 @@ from condenset.files import write_file
 from condenset.methods import METHODS
 from condenset.plans import WHOLE, Job, Plan, from_toml
 from condenset.recipes import CoresetRecipe
+from condenset.report.charts import save_comparison
 from condenset.report.grid import save_grid
 from condenset.runs import Run, is_run, writable
 from condenset.types import CondensedSet, Scores, Splits
@@ -36,6 +37,7 @@ def execute(plan: Plan, splits: Splits, run: Run) -> list[dict[str, Any]]:
     if run.folder:
         run.drop_checkpoint()  # a kill may have come between the last set and this
         _picture(plan, run.folder / "grid.png")
+        _chart([done[key] for key in keys], run.folder / "chart.png")
     return [done[key] for key in keys]
 
 
@@ -105,6 +107,14 @@ def _picture(plan: Plan, path: Path) -> None:
     shown = [job for job in plan.made if not isinstance(job.recipe, CoresetRecipe)] or plan.made
     with writable(path):
         save_grid([CondensedSet.load(plan.set_path(job, path.parent)) for job in shown], path)
+
+
+def _chart(records: list[dict[str, Any]], path: Path) -> None:
+    """Accuracy against seconds, where methods are there to compare; drawn once."""
+    scored = [record for record in records if "accuracy_mean" in record]
+    if len({record["method"] for record in scored if record["ipc"]}) > 1 and not path.exists():
+        with writable(path):
+            save_comparison(scored, path)
 
 
 def write_results(path: Path, records: list[dict[str, Any]]) -> None:

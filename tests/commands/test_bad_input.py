@@ -27,7 +27,7 @@ FEW = ("--nets", 1, "--epochs", 1)
         (("run", "no/such/folder", "--ipc", 1), ["no such folder or file: no/such/folder"]),
         (("run", "missing.npz", "--ipc", 1), ["missing.npz"]),
         (("run", "mnist", "--ipc", 1), ["condenset data get mnist"]),
-        (("run", "toy.npz", "--ipc", 1, "--method", "dmm"), ["random, dm", "did you mean 'dm'"]),
+        (("run", "toy.npz", "--ipc", 1, "--method", "dmm"), ["random, herding", "did you mean 'dm'"]),
         (("run", "toy.npz", "--ipc", 1, "--network", "convnett"), ["did you mean 'convnet'"]),
         (("run", "toy.npz", "--ipc", 1, "--network", "convnet(wdth=3)"), ["did you mean 'width'"]),
         (("run", "toy.npz", "--ipc", 1, "--network", "convnet(norm='bn')"), ["none, batch, layer", "'bn'"]),

@@ -16,7 +16,7 @@ from shell import FIELDS, TINY, TINY_NETWORK, Condenset, names, same_set, tree, 
 from condenset import CondensedSet
 from condenset.methods import METHODS
 
-COMMANDS = ["run", "condense", "evaluate", "resume", "show", "methods", "networks", "data"]
+COMMANDS = ["run", "compare", "condense", "evaluate", "resume", "show", "methods", "networks", "data"]
 DATA_COMMANDS = ["list", "get", "check", "import"]
 
 
@@ -30,6 +30,8 @@ def test_a_run_on_digits_leaves_what_the_guide_says(condenset: Condenset, tmp_pa
     assert result.code == 0
     folder = tmp_path / "runs" / "digits"
     assert names(folder) == [
+        "chart.png",
+        "chart.svg",
         "condensed.safetensors",
         "events.jsonl",
         "grid.png",
@@ -277,3 +279,25 @@ def test_a_reader_that_leaves_early_gets_no_traceback() -> None:
     assert process.stderr.read() == b""
     process.stderr.close()
     assert process.wait() == 1
+
+
+def test_compare_runs_methods_side_by_side_and_resumes(condenset: Condenset, toy: Path, tmp_path: Path) -> None:
+    options = ("--ipc", 1, *TINY_NETWORK, "--nets", 1, "--epochs", 1, "--no-whole")
+    result = condenset("compare", toy, "--methods", "herding, kcenter,random", *options, "--out", "a")
+    assert result.code == 0
+    assert [record["method"] for record in records_of(tmp_path / "a")] == ["herding", "kcenter", "random"]
+    with Image.open(tmp_path / "a/chart.png") as chart:
+        assert chart.size[0] > 100
+    assert (tmp_path / "a/chart.svg").read_text().count("herding") >= 1
+    assert len(list((tmp_path / "a/networks").iterdir())) == 1  # one for both that need it
+    before = tree(tmp_path / "a")
+    assert condenset("resume", "a").code == 0
+    assert tree(tmp_path / "a") == before
+    complaint = condenset("compare", toy, "--methods", "herding,dmm", *options).complaint
+    assert "did you mean 'dm'" in complaint
+
+
+def test_compare_takes_all_methods_unless_told(condenset: Condenset, toy: Path) -> None:
+    result = condenset("compare", toy, "--ipc", 1, "--network", "convnet(wdth=3)")
+    assert "did you mean 'width'" in result.complaint
+    assert "all" in condenset("compare", "--help").out

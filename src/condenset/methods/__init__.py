@@ -19,15 +19,15 @@ from condenset.types import CondensedSet, ImageData
 
 METHODS: dict[str, Callable[[ImageData, Any, Run], CondensedSet]] = {
     "random": random,
-    "dm": dm,
     "herding": herding,
     "kcenter": kcenter,
     "forgetting": forgetting,
-    "dc": dc,
-    "dsa": dsa,
     "mmd": mmd,
     "dd": dd,
     "ld": ld,
+    "dc": dc,
+    "dsa": dsa,
+    "dm": dm,
 }
 
 

@@ -1,0 +1,43 @@
+"""The options that commands share: one name, one meaning, one help text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Dataset = Annotated[
+    str | None, typer.Argument(help="A known name ('condenset data list') or a path: a folder or an .npz file.")
+]
+Methods = Annotated[list[str] | None, typer.Option("--method", help="A method ('condenset methods'); repeatable.")]
+Ipcs = Annotated[list[int] | None, typer.Option("--ipc", help="Images per class; repeatable.")]
+Network = Annotated[str | None, typer.Option(help="Such as convnet(norm='batch') ('condenset networks').")]
+Iterations = Annotated[int | None, typer.Option(help="Iterations of condensing.")]
+Lr = Annotated[float | None, typer.Option(help="Learning rate of the images.")]
+Init = Annotated[str | None, typer.Option(help="What images start as: real or noise.")]
+Augment = Annotated[
+    str | None, typer.Option(help="Such as crop_rotate, or none (default: color_crop_cutout_flip_scale_rotate).")
+]
+AllowFewer = Annotated[bool, typer.Option("--allow-fewer", help="A class with fewer images than --ipc gives them all.")]
+Seed = Annotated[int | None, typer.Option(help="The same seed gives the same set (default 0).")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda or mps (default: the best there is).")]
+Precision = Annotated[str | None, typer.Option(help="float32 or bfloat16 (default: bfloat16 on cuda, else float32).")]
+Memory = Annotated[
+    str | None,
+    typer.Option(
+        help="What data, images and the classes that pass together may take at most, such as 4GiB or 512M "
+        "(default: what keeps the device busy, at most what is free)."
+    ),
+]
+Nets = Annotated[int | None, typer.Option(help="Networks to train on each set.")]
+Epochs = Annotated[
+    int | None, typer.Option(help="Epochs each network trains on a set (a whole dataset has a number of its own).")
+]
+Out = Annotated[Path | None, typer.Option(help="Folder of the run (default: a new one under runs/).")]
+Config = Annotated[Path | None, typer.Option(help="A recipe.toml to repeat; options given here win over it.")]
+DataDir = Annotated[Path | None, typer.Option(help="Where datasets lie (default: $CONDENSET_DATA or the cache).")]
+Size = Annotated[int | None, typer.Option(help="Resize images to this side (folders of images).")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for machines.")]
+Whole = Annotated[bool | None, typer.Option(help="Also train on the whole dataset, the upper bound (default: yes).")]

@@ -1,0 +1,60 @@
+"""Charts of results, as PNG and SVG."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from condenset.files import write_file
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+LEAST_SECONDS = 0.1  # what took less is drawn there: on a logarithmic axis nothing is free
+MARKERS = "osD^vP*X"
+
+Record = Mapping[str, Any]
+
+
+def save_comparison(records: Sequence[Record], path: Path) -> None:
+    """Accuracy against the seconds of condensing, a point for every method and number of images a class."""
+    figure, axes = new_chart()
+    made = [record for record in records if record["ipc"]]
+    methods, ipcs = (list(dict.fromkeys(record[key] for record in made)) for key in ("method", "ipc"))
+    for record in made:
+        seconds = max(record["condense_seconds"] or 0.0, LEAST_SECONDS)
+        accuracy, spread = 100 * record["accuracy_mean"], 100 * record["accuracy_std"]
+        color, marker = f"C{methods.index(record['method']) % 10}", MARKERS[ipcs.index(record["ipc"]) % len(MARKERS)]
+        axes.errorbar(seconds, accuracy, yerr=spread, fmt=marker, color=color, capsize=2)
+        axes.annotate(record["method"], (seconds, accuracy), xytext=(6, 3), textcoords="offset points", color=color)
+    for record in records:
+        if not record["ipc"]:
+            axes.axhline(100 * record["accuracy_mean"], color="gray", linestyle="--", label="whole dataset")
+    for number, ipc in enumerate(ipcs):
+        axes.plot([], [], MARKERS[number % len(MARKERS)], color="black", label=f"{ipc} a class")
+    axes.set_xscale("log")
+    axes.set_xlabel("seconds of condensing")
+    axes.set_ylabel("test accuracy, %")
+    axes.set_title(str(records[0]["dataset"]))
+    axes.margins(x=0.15)
+    axes.legend(loc="lower right")
+    save_chart(figure, path)
+
+
+def new_chart() -> tuple[Figure, Axes]:
+    """A figure of one plot, that belongs to nobody's global state."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 5), layout="constrained")
+    return figure, figure.subplots()
+
+
+def save_chart(figure: Figure, path: Path) -> None:
+    """Write a chart to `path` as PNG and beside it as SVG, each whole or not at all."""
+    for kind in ("svg", "png"):
+        out = io.BytesIO()
+        figure.savefig(out, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
+        write_file(path.with_suffix(f".{kind}"), out.getvalue())
