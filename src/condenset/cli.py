@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import json
 import os
 import shlex
-import signal
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -41,12 +38,13 @@ from condenset.cli_options import (
     Size,
     Whole,
 )
+from condenset.cli_paper import paper_command, resume_experiment
+from condenset.cli_shared import anchored, given, in_bytes_or_none, load, watched
 from condenset.errors import UserError
 from condenset.version import VERSION
 
 if TYPE_CHECKING:
     from condenset.plans import Plan, Wishes
-    from condenset.runs import Run
     from condenset.types import Splits
 
 app = typer.Typer(
@@ -56,6 +54,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(data_app, name="data")
+app.command("paper")(paper_command)
 
 
 def _print_version(wanted: bool) -> None:
@@ -105,10 +104,10 @@ def run_command(
         methods=tuple(method or (() if config else ("random", "dm"))),
         ipcs=tuple(ipc or ()),
         recipe=_recipe(network, iterations, lr, init, augment, allow_fewer),
-        protocol=_given(network=network, nets=nets, epochs=epochs, augment=augment),
+        protocol=given(network=network, nets=nets, epochs=epochs, augment=augment),
         whole=whole,
     )
-    place = _given(seed=seed, device=device, precision=precision, memory=_bytes(memory), size=size)
+    place = given(seed=seed, device=device, precision=precision, memory=in_bytes_or_none(memory), size=size)
     _begin(wishes, dataset, config, place, data_dir, out, overwrite, as_json)
 
 
@@ -140,11 +139,11 @@ def compare_command(
     wishes = Wishes(
         methods=chosen,
         ipcs=tuple(ipc or ()),
-        recipe=_given(network=network) | ({"allow_fewer": True} if allow_fewer else {}),
-        protocol=_given(network=network, nets=nets, epochs=epochs),
+        recipe=given(network=network) | ({"allow_fewer": True} if allow_fewer else {}),
+        protocol=given(network=network, nets=nets, epochs=epochs),
         whole=whole,
     )
-    place = _given(seed=seed, device=device, precision=precision, memory=_bytes(memory), size=size)
+    place = given(seed=seed, device=device, precision=precision, memory=in_bytes_or_none(memory), size=size)
     _begin(wishes, dataset, None, place, data_dir, out, overwrite, as_json)
 
 
@@ -179,7 +178,7 @@ def condense_command(
         recipe=_recipe(network, iterations, lr, init, augment, allow_fewer),
         evaluate=False,
     )
-    place = _given(seed=seed, device=device, precision=precision, memory=_bytes(memory), size=size)
+    place = given(seed=seed, device=device, precision=precision, memory=in_bytes_or_none(memory), size=size)
     _begin(wishes, dataset, config, place, data_dir, out, overwrite, as_json)
 
 
@@ -212,12 +211,12 @@ def evaluate_command(
         probe(out.parent)
     run = Run(place=Place.best(device, precision))
     known = plans.from_toml(config).given.get("protocol", {}) if config else {}
-    fields = {**known, **_given(network=network, nets=nets, epochs=epochs)}
-    source = _given(dataset=dataset, data_dir=data_dir)
-    source, load, records = source | _given(size=size), functools.cache(_load), []
-    with _watched(run):
+    fields = {**known, **given(network=network, nets=nets, epochs=epochs)}
+    source = given(dataset=dataset, data_dir=data_dir)
+    source, loaded, records = source | given(size=size), functools.cache(load), []
+    with watched(run):
         for path in sets:
-            records.append(evaluate_file(path, run, load, fields, source, seed))
+            records.append(evaluate_file(path, run, loaded, fields, source, seed))
             if out:
                 write_results(out, records)
     _print_records(records, as_json)
@@ -234,14 +233,17 @@ def resume_command(
     """Go on with a run that was stopped or killed, to the same result."""
     from condenset import plans, runs
 
-    given = _given(device=device, memory=_bytes(memory))
+    if (folder / "experiment.toml").is_file():
+        resume_experiment(folder, device, in_bytes_or_none(memory), data_dir, as_json)
+        return
     if not (folder / "recipe.toml").is_file():
         raise UserError(f"{folder} is not a run: it has no recipe.toml")
     with runs.locked(folder):
         with runs.writable(folder):
             runs.sweep(folder)
-        plan = dataclasses.replace(plans.from_toml(folder / "recipe.toml"), **given)
-        splits = _load(plan.dataset, data_dir or plan.data_dir, plan.size)
+        changes = given(device=device, memory=in_bytes_or_none(memory))
+        plan = dataclasses.replace(plans.from_toml(folder / "recipe.toml"), **changes)
+        splits = load(plan.dataset, data_dir or plan.data_dir, plan.size)
         if splits.train.fingerprint != plan.fingerprint:
             raise UserError(f"{plan.dataset} is no longer the data that {folder} began with: start a new run")
         plans.check_plan(plan, splits.train)
@@ -287,17 +289,6 @@ def networks_command(as_json: AsJson = False) -> None:
     _print_rows(("network", "what it is", "options"), rows, as_json)
 
 
-def _given(**options: Any) -> dict[str, Any]:
-    """The options that were given."""
-    return {key: value for key, value in options.items() if value is not None}
-
-
-def _bytes(memory: str | None) -> int | None:
-    from condenset.sizes import in_bytes
-
-    return None if memory is None else in_bytes(memory)
-
-
 def _recipe(
     network: str | None,
     iterations: int | None,
@@ -306,14 +297,8 @@ def _recipe(
     augment: str | None,
     allow_fewer: bool,
 ) -> dict[str, Any]:
-    given = _given(network=network, iterations=iterations, lr=lr, init=init, augment=augment)
-    return given | ({"allow_fewer": True} if allow_fewer else {})
-
-
-def _load(dataset: str, data_dir: Path | str | None = None, size: int | None = None) -> Splits:
-    from condenset import data
-
-    return data.load(dataset, data_dir=data_dir, size=size)
+    fields = given(network=network, iterations=iterations, lr=lr, init=init, augment=augment)
+    return fields | ({"allow_fewer": True} if allow_fewer else {})
 
 
 def _begin(
@@ -336,15 +321,15 @@ def _begin(
         raise UserError("which dataset? give a name ('condenset data list') or a path")
     names = ("seed", "device", "precision", "memory", "size", "data_dir")
     kept = {key: getattr(base, key) for key in names} if base else {}
-    settings = {**kept, **place, **_given(data_dir=str(data_dir.absolute()) if data_dir else None)}
-    settings["dataset"] = _anchored(dataset, settings.get("data_dir")) if dataset else base.dataset if base else ""
+    settings = {**kept, **place, **given(data_dir=str(data_dir.absolute()) if data_dir else None)}
+    settings["dataset"] = anchored(dataset, settings.get("data_dir")) if dataset else base.dataset if base else ""
     chosen = Place.best(settings.get("device"), settings.get("precision"))
     settings |= {"device": str(chosen.device), "precision": chosen.precision}
     if overwrite and out is None:
         raise UserError("--overwrite needs --out: without it every run has a folder of its own")
     if out:
         runs.check_free(out, overwrite=overwrite)  # before the data are read, which may take long
-    splits = _load(settings["dataset"], settings.get("data_dir"), settings.get("size"))
+    splits = load(settings["dataset"], settings.get("data_dir"), settings.get("size"))
     plan = plans.make_plan(splits.train, wishes, base, **settings)
     if out:
         runs.probe(out)
@@ -364,7 +349,7 @@ def _go(plan: Plan, splits: Splits, folder: Path, as_json: bool) -> None:
 
     run = Run(seed=plan.seed, place=Place.best(plan.device, plan.precision), folder=folder, memory=plan.memory)
     print(f"{plan.dataset} on {run.place.hardware}, {run.place.precision}; all goes to {folder}", file=sys.stderr)
-    with _watched(run, f"; go on with: condenset resume {shlex.quote(str(folder))}"):
+    with watched(run, f"; go on with: condenset resume {shlex.quote(str(folder))}"):
         records = execute(plan, splits, run)
     _print_records(records, as_json)
     if not as_json:
@@ -373,34 +358,6 @@ def _go(plan: Plan, splits: Splits, folder: Path, as_json: bool) -> None:
         for what, file in files.items():
             if (folder / file).exists():
                 print(f"{what:9}{folder / file}")
-
-
-@contextlib.contextmanager
-def _watched(run: Run, hint: str = "") -> Iterator[None]:
-    """Progress on, warnings in a line, and Ctrl-C (or SIGTERM) taken at a step's end: exit code 130 (or 143)."""
-    from condenset.console import Shown, interruptible, plain_warnings
-
-    run.progress = Shown()
-    try:
-        with interruptible(run), plain_warnings():
-            yield
-    except BaseException as error:
-        # A signal that meets a library half-way in or out of something can come out of it as an error of its own.
-        stopped = isinstance(error, KeyboardInterrupt) or (run.stop_requested and isinstance(error, RuntimeError))
-        if not stopped:
-            raise
-        print(f"stopped{hint}", file=sys.stderr)
-        raise SystemExit(128 + (run.stop_requested or signal.SIGINT)) from None
-
-
-def _anchored(dataset: str, data_dir: str | None) -> str:
-    """A path stays right when the run is resumed from another folder; a name stays a name."""
-    from condenset.data.imported import imported_names
-    from condenset.data.sources import data_folder, find_source
-
-    path = Path(dataset).expanduser()
-    named = os.sep not in dataset and (find_source(dataset) or dataset in imported_names(data_folder(data_dir)))
-    return dataset if named or not path.exists() else str(path.absolute())
 
 
 def _print_records(records: list[dict[str, Any]], as_json: bool) -> None:

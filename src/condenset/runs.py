@@ -7,6 +7,7 @@ import json
 import math
 import os
 import re
+import shutil
 import sys
 import tempfile
 import time
@@ -31,9 +32,13 @@ FILES = (  # of a run's folder, beside sets/ and networks/
     "grid.png",
     "chart.svg",
     "chart.png",
+    "figure.svg",
+    "figure.png",
+    "table.md",
     "events.jsonl",
     "checkpoint",
-    "recipe.toml",  # removed last: it is what makes a folder a run's
+    "experiment.toml",
+    "recipe.toml",  # these two are removed last: they are what makes a folder a run's
 )
 
 
@@ -61,6 +66,7 @@ class Run:
     seed: int = 0
     place: Place = field(default_factory=Place.best)
     folder: Path | None = None
+    root: Path | None = None  # of an experiment, whose parts work in folders of their own but share networks
     job: str = ""
     recipe: Mapping[str, Any] = field(default_factory=dict)
     progress: Silent = field(default_factory=Silent)
@@ -71,6 +77,12 @@ class Run:
     seconds_before: float = 0.0  # spent on this job before a resume
     shared: dict[str, Any] = field(default_factory=dict)  # what one job made and others need too, such as a network
     _last_save: float = field(default_factory=time.monotonic)
+
+    @property
+    def networks_folder(self) -> Path | None:
+        """Where networks trained on the whole set are kept."""
+        home = self.root or self.folder
+        return home / "networks" if home else None
 
     @property
     def checkpoint_path(self) -> Path | None:
@@ -264,9 +276,9 @@ def check_free(out: Path, *, overwrite: bool) -> None:
 
 def is_run(folder: Path) -> bool:
     """Whether the folder holds a recipe that condenset wrote: somebody else's may be one for soup."""
-    path = folder / "recipe.toml"
+    paths = [folder / name for name in ("recipe.toml", "experiment.toml")]
     with writable(folder):
-        return path.is_file() and path.read_bytes().startswith(b"# condenset ")
+        return any(path.is_file() and path.read_bytes().startswith(b"# condenset ") for path in paths)
 
 
 def _clear(folder: Path) -> None:
@@ -278,6 +290,8 @@ def _clear(folder: Path) -> None:
                 path.unlink()
         with contextlib.suppress(OSError):  # not there, or something else is in it
             (folder / name).rmdir()
+    if (folder / "experiment.toml").is_file():
+        shutil.rmtree(folder / "parts", ignore_errors=True)
     for name in FILES:
         (folder / name).unlink(missing_ok=True)
 

@@ -43,7 +43,7 @@ def trained(data: ImageData, protocol: Protocol, run: Run) -> Trained:
     about = _about(data, protocol, run)
     name = hashlib.blake2b(json.dumps(about, sort_keys=True).encode(), digest_size=6).hexdigest()
     if name not in run.shared:
-        path = run.folder / "networks" / f"{name}.safetensors" if run.folder else None
+        path = run.networks_folder / f"{name}.safetensors" if run.networks_folder else None
         run.shared[name] = _found_or_trained(path, about, data, protocol, run)
     known: Trained = run.shared[name]
     return known

@@ -1,0 +1,116 @@
+"""The command that repeats the paper's experiments."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from condenset.cli_options import AsJson, DataDir, Device, Memory, Out, Overwrite, Precision, Seed, Size
+from condenset.cli_shared import anchored, given, in_bytes_or_none, load, watched
+from condenset.errors import UserError
+
+if TYPE_CHECKING:
+    from condenset.experiments.settings import Settings
+
+
+def paper_command(
+    name: Annotated[str | None, typer.Argument(help="The experiment; without it, what there is.")] = None,
+    dataset: Annotated[str | None, typer.Option(help="A name or path (default: the paper's; tiny: digits).")] = None,
+    scale: Annotated[str, typer.Option(help="tiny, small or paper.")] = "small",
+    seed: Seed = None,
+    device: Device = None,
+    precision: Precision = None,
+    memory: Memory = None,
+    size: Size = None,
+    out: Out = None,
+    data_dir: DataDir = None,
+    overwrite: Overwrite = False,
+    as_json: AsJson = False,
+) -> None:
+    """Repeat a table or figure of the paper, on its data or yours."""
+    from condenset import experiments, runs
+    from condenset.console import print_table
+    from condenset.engine import Place
+    from condenset.errors import check_choice
+    from condenset.experiments.settings import Settings, to_toml
+    from condenset.files import write_file
+
+    if name is None:
+        rows = [(key, each.title, "" if each.perform else "not yet") for key, each in experiments.EXPERIMENTS.items()]
+        if as_json:
+            print(json.dumps([dict(zip(("name", "about", "state"), row, strict=True)) for row in rows], indent=1))
+        else:
+            print_table(("experiment", "what it is", "state"), rows)
+        return
+    experiment = experiments.find(name)
+    check_choice("scale", scale, experiments.SCALES)
+    if overwrite and out is None:
+        raise UserError("--overwrite needs --out: without it every run has a folder of its own")
+    if out:
+        runs.check_free(out, overwrite=overwrite)
+    folder_of_data = str(data_dir.absolute()) if data_dir else None
+    chosen = anchored(dataset, folder_of_data) if dataset else "digits" if scale == "tiny" else experiment.dataset
+    place = Place.best(device, precision)
+    splits = load(chosen, folder_of_data, size)
+    settings = Settings(
+        experiment=name,
+        dataset=chosen,
+        scale=scale,
+        device=str(place.device),
+        precision=place.precision,
+        data_dir=folder_of_data,
+        fingerprint=splits.train.fingerprint,
+        **given(seed=seed, memory=in_bytes_or_none(memory), size=size),
+    )
+    if out:
+        runs.probe(out)
+    folder = out or runs.fresh_folder(Path("runs") / f"{name}-{splits.train.name}")
+    with runs.locked(folder):
+        runs.new_folder(folder, overwrite=overwrite)
+        with runs.writable(folder):
+            write_file(folder / "experiment.toml", to_toml(settings).encode())
+        _perform(settings, folder, as_json)
+
+
+def resume_experiment(
+    folder: Path, device: str | None, memory: int | None, data_dir: Path | None, as_json: bool
+) -> None:
+    """Go on with an experiment: what is done is not done again."""
+    from condenset import runs
+    from condenset.experiments.settings import from_toml
+
+    with runs.locked(folder):
+        changes = given(device=device, memory=memory, data_dir=str(data_dir.absolute()) if data_dir else None)
+        _perform(dataclasses.replace(from_toml(folder / "experiment.toml"), **changes), folder, as_json)
+
+
+def _perform(settings: Settings, folder: Path, as_json: bool) -> None:
+    from condenset.console import print_table
+    from condenset.engine import Place
+    from condenset.experiments import find, perform
+    from condenset.runs import Run
+
+    find(settings.experiment)
+    splits = load(settings.dataset, settings.data_dir, settings.size)
+    if splits.train.fingerprint != settings.fingerprint:
+        raise UserError(f"{settings.dataset} is no longer the data that {folder} began with: start a new run")
+    place = Place.best(settings.device, settings.precision)
+    run = Run(seed=settings.seed, place=place, folder=folder, memory=settings.memory)
+    what = f"{settings.experiment} on {settings.dataset}, {settings.scale}"
+    print(f"{what}, on {place.hardware}, {place.precision}; all goes to {folder}", file=sys.stderr)
+    with watched(run, f"; go on with: condenset resume {shlex.quote(str(folder))}"):
+        outcome = perform(settings.experiment, splits, run, folder, dataset=settings.dataset, scale=settings.scale)
+    if as_json:
+        print((folder / "results.json").read_text(encoding="utf-8"), end="")
+        return
+    print_table(outcome.table.columns, outcome.table.rows)
+    print()
+    for what, file in (("figure", "figure.png"), ("table", "table.md"), ("results", "results.json")):
+        if (folder / file).exists():
+            print(f"{what:9}{folder / file}")

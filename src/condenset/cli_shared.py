@@ -1,0 +1,60 @@
+"""What commands share: options that were given, loading, stopping."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from condenset.runs import Run
+    from condenset.types import Splits
+
+
+def given(**options: Any) -> dict[str, Any]:
+    """The options that were given."""
+    return {key: value for key, value in options.items() if value is not None}
+
+
+def in_bytes_or_none(memory: str | None) -> int | None:
+    from condenset.sizes import in_bytes
+
+    return None if memory is None else in_bytes(memory)
+
+
+def load(dataset: str, data_dir: Path | str | None = None, size: int | None = None) -> Splits:
+    from condenset import data
+
+    return data.load(dataset, data_dir=data_dir, size=size)
+
+
+@contextlib.contextmanager
+def watched(run: Run, hint: str = "") -> Iterator[None]:
+    """Progress on, warnings in a line, and Ctrl-C (or SIGTERM) taken at a step's end: exit code 130 (or 143)."""
+    from condenset.console import Shown, interruptible, plain_warnings
+
+    run.progress = Shown()
+    try:
+        with interruptible(run), plain_warnings():
+            yield
+    except BaseException as error:
+        # A signal that meets a library half-way in or out of something can come out of it as an error of its own.
+        stopped = isinstance(error, KeyboardInterrupt) or (run.stop_requested and isinstance(error, RuntimeError))
+        if not stopped:
+            raise
+        print(f"stopped{hint}", file=sys.stderr)
+        raise SystemExit(128 + (run.stop_requested or signal.SIGINT)) from None
+
+
+def anchored(dataset: str, data_dir: str | None) -> str:
+    """A path stays right when the run is resumed from another folder; a name stays a name."""
+    from condenset.data.imported import imported_names
+    from condenset.data.sources import data_folder, find_source
+
+    path = Path(dataset).expanduser()
+    named = os.sep not in dataset and (find_source(dataset) or dataset in imported_names(data_folder(data_dir)))
+    return dataset if named or not path.exists() else str(path.absolute())

@@ -1,0 +1,49 @@
+"""The paper's tables and figures, each one command: `condenset paper NAME`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from condenset.errors import UserError, check_choice
+from condenset.experiments.common import SCALES, Experiment, Lab, Outcome
+from condenset.experiments.tables import architectures, batchnorm, sizes, sota
+from condenset.files import write_file
+from condenset.runs import Run, writable
+from condenset.types import Splits
+
+__all__ = ["EXPERIMENTS", "SCALES", "Experiment", "Lab", "Outcome", "find", "perform"]
+
+EXPERIMENTS: dict[str, Experiment] = {
+    "sota": Experiment(title="methods by images a class (Table 1)", perform=sota),
+    "batchnorm": Experiment(title="instance against batch norm (Table 2)", perform=batchnorm),
+    "architectures": Experiment(
+        title="condensed on one architecture, tested on another (Table 3)", perform=architectures
+    ),
+    "sizes": Experiment(title="100 to 1250 images a class against random ones (figure)", perform=sizes),
+    "generative": Experiment(title="generative models (appendix)", perform=None),
+}
+
+
+def find(name: str) -> Experiment:
+    """The experiment of this name; one that is not there yet is said to be so."""
+    check_choice("experiment", name, EXPERIMENTS)
+    experiment = EXPERIMENTS[name]
+    if experiment.perform is None:
+        raise UserError(f"experiment {name!r} is not yet available: its methods are still to come")
+    return experiment
+
+
+def perform(name: str, splits: Splits, run: Run, folder: Path, *, dataset: str, scale: str) -> Outcome:
+    """Do what is not done yet of an experiment; its results, table and figure lie in the folder afterwards."""
+    experiment = find(name)
+    assert experiment.perform is not None
+    outcome = experiment.perform(Lab(dataset=dataset, scale=scale, splits=splits, run=run, folder=folder))
+    head = {"experiment": name, "dataset": dataset, "scale": scale, "seed": run.seed}
+    results = [{**head, **record} for record in outcome.records]
+    with writable(folder):
+        write_file(folder / "results.json", json.dumps(results, indent=1).encode() + b"\n")
+        write_file(folder / "table.md", outcome.table.markdown().encode())
+        if outcome.draw:
+            outcome.draw(folder / "figure.png")
+    return outcome

@@ -1,0 +1,200 @@
+"""What experiments share: a workbench whose every step is done once, and the outcome that is reported."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from condenset import plans
+from condenset.errors import UserError
+from condenset.evaluation import score
+from condenset.files import write_file
+from condenset.methods import METHODS
+from condenset.recipes import RECIPES, Protocol, Recipe, make_protocol, make_recipe
+from condenset.runs import Run, writable
+from condenset.types import CondensedSet, ImageData, Splits
+
+T = TypeVar("T")
+Record = dict[str, Any]
+
+SCALES = {
+    "tiny": "a minute on two CPU cores: whether it works, not what comes out",
+    "small": "minutes on a GPU",
+    "paper": "the full protocol",
+}
+TINY_NETWORK = "convnet(width=16, depth=2)"
+# What a scale changes of every method that has such a field, then of single methods.
+RECIPES_AT: dict[str, dict[str, Any]] = {
+    "tiny": {"network": TINY_NETWORK, "iterations": 5, "batch": 32, "epochs": 2, "steps": 2, "outer": 2, "inner": 1},
+    "small": {"iterations": 2_000},
+    "paper": {},
+}
+METHODS_AT: dict[tuple[str, str], dict[str, Any]] = {
+    ("tiny", "dc"): {"iterations": 2},
+    ("tiny", "dsa"): {"iterations": 2},
+    ("small", "dc"): {"iterations": 50},
+    ("small", "dsa"): {"iterations": 50},
+}
+PROTOCOLS_AT: dict[str, dict[str, Any]] = {
+    "tiny": {"network": TINY_NETWORK, "nets": 2, "epochs": 10},
+    "small": {"nets": 3, "epochs": 300},
+    "paper": {},
+}
+WHOLE_EPOCHS_AT = {"tiny": 3, "small": 30}
+
+
+class Table(NamedTuple):
+    """Text in rows and columns."""
+
+    columns: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+
+    def markdown(self) -> str:
+        """The table as Markdown."""
+        lines = [self.columns, tuple("---" for _ in self.columns), *self.rows]
+        return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines) + "\n"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What an experiment found: records for machines, a table and a figure for people."""
+
+    records: Sequence[Mapping[str, Any]]
+    table: Table
+    draw: Callable[[Path], None] | None = None  # writes the figure as PNG to this path, and as SVG beside it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """One of the paper's tables or figures."""
+
+    title: str
+    perform: Callable[[Lab], Outcome] | None  # None: not there yet
+    dataset: str = "cifar10"  # what the paper ran it on
+
+
+@dataclass(kw_only=True)
+class Lab:
+    """An experiment's workbench: its data, scale and folder.
+
+    What `remembered`, `condensed` and `scored` do is kept under parts/ by name, and not done again.
+    """
+
+    dataset: str
+    scale: str
+    splits: Splits
+    run: Run
+    folder: Path
+
+    def __post_init__(self) -> None:
+        self.run.folder = self.run.root = self.folder
+
+    def at(self, *, tiny: T, small: T, paper: T) -> T:
+        """What goes with the scale."""
+        return {"tiny": tiny, "small": small, "paper": paper}[self.scale]
+
+    @contextlib.contextmanager
+    def part(self, name: str) -> Iterator[Run]:
+        """The run, at work in the folder of one part: checkpoints and events of parts keep apart."""
+        run = self.run
+        before = run.folder, run.job, run.recipe, run.seconds_before
+        run.folder, run.job, run.seconds_before = self.folder / "parts" / name, name, 0.0
+        with writable(run.folder):
+            run.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            yield run
+        finally:
+            run.folder, run.job, run.recipe, run.seconds_before = before
+
+    def remembered(self, name: str, compute: Callable[[Run], Record]) -> Record:
+        """What `compute` gives, a JSON record; done once, and read from then on."""
+        path = self.folder / "parts" / name / "record.json"
+        if path.exists():
+            return read_record(path)
+        with self.part(name) as run:
+            began = time.monotonic()
+            record = compute(run)
+            record.setdefault("seconds", round(time.monotonic() - began, 3))
+        with writable(path):
+            write_file(path, json.dumps(record, indent=1).encode() + b"\n")
+        return read_record(path)
+
+    def recipe(self, method: str, ipc: int, data: ImageData | None = None, **fields: Any) -> Recipe:
+        """A method's recipe at this scale; fields given win."""
+        data = data or self.splits.train
+        names = {item.name for item in dataclasses.fields(RECIPES[method])}
+        usual = {**RECIPES_AT[self.scale], **METHODS_AT.get((self.scale, method), {})}
+        taken = {key: value for key, value in usual.items() if key in names}
+        mine = {key: value for key, value in fields.items() if key in names}
+        return make_recipe(method, name=data.name, size=data.size, **{**taken, **mine, "ipc": ipc})
+
+    def protocol(self, *, whole: bool = False, **fields: Any) -> Protocol:
+        """The scoring at this scale; fields given win."""
+        usual = dict(PROTOCOLS_AT[self.scale])
+        if whole and self.scale in WHOLE_EPOCHS_AT:
+            usual["epochs"] = WHOLE_EPOCHS_AT[self.scale]
+        data = self.splits.train
+        return make_protocol(name=data.name, size=data.size, whole=whole, **{**usual, **fields})
+
+    def condensed(self, name: str, method: str, recipe: Recipe, data: ImageData | None = None) -> CondensedSet:
+        """The set that a method makes, kept in the part's folder; `data` is the training set unless given."""
+        data = data or self.splits.train
+        path = self.folder / "parts" / name / "condensed.safetensors"
+        if not path.exists():
+            with self.part(name) as run:
+                run.recipe = dataclasses.asdict(recipe) | {"method": method, "fingerprint": data.fingerprint}
+                small = METHODS[method](data, recipe, run)
+                with writable(path):
+                    small.save(path)
+                run.drop_checkpoint()
+        return CondensedSet.load(path)
+
+    def scored(
+        self, name: str, small: CondensedSet | ImageData, protocol: Protocol, test: ImageData | None = None
+    ) -> Record:
+        """The accuracies of networks trained on a set: `accuracies`, `accuracy_mean`, `accuracy_std`, `seconds`."""
+
+        def compute(run: Run) -> Record:
+            scores = score(small, test or self.splits.test, protocol, run, f"{name}: testing")
+            return {
+                "accuracies": list(scores.accuracies),
+                "accuracy_mean": scores.mean,
+                "accuracy_std": scores.std,
+                "network": protocol.network,
+                "seconds": round(scores.seconds, 3),
+            }
+
+        return self.remembered(name, compute)
+
+    def made_and_scored(
+        self, name: str, method: str, ipc: int, protocol: Protocol | None = None, **fields: Any
+    ) -> Record:
+        """Condense and score: a record with what both took. `whole` scores the dataset itself."""
+        if method == plans.WHOLE:
+            record = self.scored(name, self.splits.train, protocol or self.protocol(whole=True))
+            return {"method": method, "ipc": None, "condense_seconds": 0.0, **record}
+        small = self.condensed(name, method, self.recipe(method, ipc, **fields))
+        record = self.scored(name, small, protocol or self.protocol())
+        return {"method": method, "ipc": ipc, "condense_seconds": small.provenance["seconds"], **record}
+
+
+def read_record(path: Path) -> Record:
+    """A part's record; a file that is none is named."""
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        record = None
+    if not isinstance(record, dict):
+        raise UserError(f"{path} is not a record of condenset; delete it to do this part again")
+    return record
+
+
+def percent(record: Mapping[str, Any]) -> str:
+    """`63.0 ± 0.4`."""
+    return f"{100 * record['accuracy_mean']:.1f} ± {100 * record['accuracy_std']:.1f}"

@@ -1,0 +1,54 @@
+"""Everything that decides an experiment's result, and its written form, experiment.toml."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+from condenset.errors import UserError, check, check_choice
+from condenset.experiments.common import SCALES
+from condenset.version import VERSION
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Which experiment, on what, how large; memory bounds it without changing its result."""
+
+    experiment: str
+    dataset: str
+    scale: str
+    seed: int = 0
+    device: str = "cpu"
+    precision: str = "float32"
+    memory: int | None = None
+    size: int | None = None
+    data_dir: str | None = None
+    fingerprint: str = ""
+
+    def __post_init__(self) -> None:
+        check_choice("scale", self.scale, SCALES)
+        for item in dataclasses.fields(self):
+            value = getattr(self, item.name)
+            kind = "a whole number" if "int" in str(item.type) else "text"
+            fits = isinstance(value, int if kind != "text" else str) and not isinstance(value, bool)
+            check(fits or (value is None and item.default is None), f"{item.name} must be {kind}", value)
+
+
+def to_toml(settings: Settings) -> str:
+    """The settings as experiment.toml."""
+    given = {key: value for key, value in dataclasses.asdict(settings).items() if value is not None}
+    lines = [f"# condenset {VERSION}: 'condenset resume' with this file's folder goes on with the experiment"]
+    return "\n".join([*lines, *(f"{key} = {json.dumps(value)}" for key, value in given.items())]) + "\n"
+
+
+def from_toml(path: Path) -> Settings:
+    """Read settings back; whatever is none is refused in a line."""
+    try:
+        return Settings(**tomllib.loads(path.read_text(encoding="utf-8")))
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError, TypeError) as error:
+        raise UserError(f"{path} is not an experiment of condenset: {error}") from None

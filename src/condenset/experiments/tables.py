@@ -1,0 +1,109 @@
+"""The paper's tables of accuracies: methods, norms, architectures; and the figure of larger sets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from condenset import networks
+from condenset.experiments.common import Lab, Outcome, Record, Table, percent
+from condenset.report.charts import new_chart, save_chart
+
+COMPARED = ("random", "herding", "forgetting", "dd", "ld", "dc", "dsa", "dm")
+WHOLE = "whole"
+
+
+def sota(lab: Lab) -> Outcome:
+    """Accuracy by method and images a class, with the whole dataset's as the bound (Table 1)."""
+    ipcs = lab.at(tiny=(1, 2), small=(1, 10), paper=(1, 10, 50))
+    pairs = [(method, ipc) for ipc in ipcs for method in COMPARED if not (method == "dd" and ipc >= 50)]
+    found = {pair: lab.made_and_scored(f"{pair[0]}-{pair[1]}", *pair) for pair in pairs}
+    whole = lab.made_and_scored(WHOLE, WHOLE, 0)
+    rows = []
+    for ipc in ipcs:
+        cells = [percent(found[method, ipc]) if (method, ipc) in found else "-" for method in COMPARED]
+        rows.append((str(ipc), *cells, percent(whole)))
+    table = Table(("images a class", *COMPARED, "whole dataset"), rows)
+    return Outcome(records=[*found.values(), whole], table=table)
+
+
+def batchnorm(lab: Lab) -> Outcome:
+    """Instance against batch norm at 50 images a class (Table 2)."""
+    ipc = lab.at(tiny=2, small=50, paper=50)
+    methods = ("dsa", "dm")
+    base = networks.canonical(lab.recipe("dm", ipc).network, size=lab.splits.train.size)  # type: ignore[attr-defined]
+    records: list[Record] = []
+    for norm in ("instance", "batch"):
+        network = base.replace("norm='instance'", f"norm={norm!r}")
+        for method in methods:
+            name, protocol = f"{method}-{norm}", lab.protocol(network=network)
+            records.append({**lab.made_and_scored(name, method, ipc, protocol, network=network), "norm": norm})
+    rows = [
+        (norm, *(percent(next(r for r in records if (r["norm"], r["method"]) == (norm, m))) for m in methods))
+        for norm in ("instance", "batch")
+    ]
+    return Outcome(records=records, table=Table(("norm", *methods), rows))
+
+
+def architectures(lab: Lab) -> Outcome:
+    """Condensed on one architecture, tested on others, all with batch norm (Table 3)."""
+    ipc = lab.at(tiny=1, small=50, paper=50)
+    size = lab.splits.train.size
+    tested = {"ConvNet": "convnet(norm='batch')", "AlexNet": "alexnet(norm='batch')"}
+    if lab.scale == "tiny":
+        tested = {"ConvNet": "convnet(width=16, depth=2, norm='batch')", "MLP": "mlp(width=32)"}
+    else:
+        tested |= {"VGG": "vgg11(norm='batch')", "ResNet": "resnet18(norm='batch')"}
+    learned = dict(tested)
+    if "ResNet" in learned:  # the paper learns with average pooling for strides
+        learned["ResNet"] = "resnet18_ap(norm='batch')"
+    pairs = [("dsa", "ConvNet"), *(("dm", name) for name in learned)]
+    records: list[Record] = []
+    for method, source in pairs:
+        spec = networks.canonical(learned[source], size=size)
+        small = lab.condensed(f"{method}-{source}", method, lab.recipe(method, ipc, network=spec))
+        for target, network in tested.items():
+            record = lab.scored(f"{method}-{source}-{target}", small, lab.protocol(network=network))
+            records.append({"method": method, "ipc": ipc, "condensed_on": source, "tested_on": target, **record})
+    rows = []
+    for method, source in pairs:
+        mine = [r for r in records if (r["method"], r["condensed_on"]) == (method, source)]
+        rows.append((method, source, *map(percent, mine)))
+    return Outcome(records=records, table=Table(("method", "condensed on", *tested), rows))
+
+
+def sizes(lab: Lab) -> Outcome:
+    """Larger sets against random images, absolute and relative to the whole dataset (figure)."""
+    ipcs = lab.at(tiny=(5, 10), small=(100, 200, 500), paper=(100, 200, 500, 1000, 1250))
+    records = [lab.made_and_scored(f"{m}-{ipc}", m, ipc) for ipc in ipcs for m in ("random", "dm")]
+    whole = lab.made_and_scored(WHOLE, WHOLE, 0)
+    for record in records:
+        record["relative"] = record["accuracy_mean"] / whole["accuracy_mean"]
+    by = {(record["method"], record["ipc"]): record for record in records}
+    rows = []
+    for ipc in ipcs:
+        pair = [by[method, ipc] for method in ("random", "dm")]
+        rows.append((str(ipc), *map(percent, pair), *(f"{100 * record['relative']:.1f}" for record in pair)))
+    columns = ("images a class", "random", "dm", "random, % of whole", "dm, % of whole")
+    return Outcome(
+        records=[*records, whole],
+        table=Table(columns, rows),
+        draw=lambda path: _draw_sizes(records, whole, ipcs, path),
+    )
+
+
+def _draw_sizes(records: Sequence[Record], whole: Record, ipcs: Sequence[int], path: Path) -> None:
+    figure, axes = new_chart()
+    for method in ("random", "dm"):
+        mine = [record for record in records if record["method"] == method]
+        means, spreads = ([100 * record[key] for record in mine] for key in ("accuracy_mean", "accuracy_std"))
+        axes.errorbar(ipcs, means, yerr=spreads, fmt="o-", capsize=2, label=method)
+    bound = 100 * whole["accuracy_mean"]
+    axes.axhline(bound, color="gray", linestyle="--", label="whole dataset")
+    relative = axes.twinx()
+    relative.set_ylim(*(100 * limit / bound for limit in axes.get_ylim()))
+    relative.set_ylabel("% of the whole dataset's")
+    axes.set_xlabel("images a class")
+    axes.set_ylabel("test accuracy, %")
+    axes.legend()
+    save_chart(figure, path)

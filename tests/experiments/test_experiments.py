@@ -1,0 +1,118 @@
+"""What every experiment in the table keeps to: tiny it works, leaves its files, and does nothing twice."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from condenset import UserError, experiments
+from condenset.engine import Place
+from condenset.experiments import EXPERIMENTS, common, perform
+from condenset.experiments.common import Lab, Table
+from condenset.experiments.settings import Settings, from_toml, to_toml
+from condenset.runs import Interrupted, Run, Silent
+from condenset.types import Splits
+from plain import tiny_data
+
+AVAILABLE = [name for name, experiment in EXPERIMENTS.items() if experiment.perform]
+
+
+@pytest.fixture
+def splits() -> Splits:
+    return Splits(train=tiny_data([24, 24, 24]), test=tiny_data([8, 8, 8]))
+
+
+@pytest.fixture(autouse=True)
+def tiniest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(common.RECIPES_AT, "tiny", common.RECIPES_AT["tiny"] | {"iterations": 2, "batch": 8})
+    monkeypatch.setitem(common.PROTOCOLS_AT, "tiny", common.PROTOCOLS_AT["tiny"] | {"epochs": 1})
+    monkeypatch.setitem(common.WHOLE_EPOCHS_AT, "tiny", 1)
+
+
+def tiny_run(folder: Path) -> Run:
+    return Run(seed=1, place=Place.best("cpu"), folder=folder)
+
+
+def go(name: str, splits: Splits, folder: Path, run: Run | None = None) -> experiments.Outcome:
+    return perform(name, splits, run or tiny_run(folder), folder, dataset="tiny", scale="tiny")
+
+
+@pytest.mark.parametrize("name", AVAILABLE)
+def test_it_leaves_its_files_and_does_nothing_twice(
+    name: str, splits: Splits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcome = go(name, splits, tmp_path)
+    assert outcome.records and outcome.table.rows
+    assert all(len(row) == len(outcome.table.columns) for row in outcome.table.rows)
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert {"experiment", "dataset", "scale", "seed"} <= results[0].keys()
+    assert (tmp_path / "table.md").read_text() == outcome.table.markdown()
+    if outcome.draw:
+        assert {"figure.png", "figure.svg"} <= {path.name for path in tmp_path.iterdir()}
+
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("done again")
+
+    monkeypatch.setattr(common, "score", never)
+    monkeypatch.setattr(common, "METHODS", dict.fromkeys(common.METHODS, never))
+    monkeypatch.setattr("condenset.train.Trainer.train", never)
+    go(name, splits, tmp_path)
+    assert json.loads((tmp_path / "results.json").read_text()) == results
+
+
+class StopAt(Silent):
+    """Asks the run to stop when so many loops have begun."""
+
+    def __init__(self, run: Run, number: int) -> None:
+        self.run, self.left = run, number
+
+    def start(self, text: str, total: int, done: int = 0) -> None:
+        self.left -= 1
+
+    def update(self, done: int, note: str = "") -> None:
+        self.run.stop_requested = int(self.left <= 0)
+
+
+def test_stopped_and_gone_on_with_it_comes_out_the_same(splits: Splits, tmp_path: Path) -> None:
+    undisturbed = go("sizes", splits, tmp_path / "whole")
+    for number in (1, 3, 5):
+        folder = tmp_path / str(number)
+        run = tiny_run(folder)
+        run.progress = StopAt(run, number)
+        with pytest.raises(Interrupted):
+            go("sizes", splits, folder, run)
+        again = go("sizes", splits, folder)
+        for mine, theirs in zip(again.records, undisturbed.records, strict=True):
+            assert mine["accuracies"] == theirs["accuracies"]
+
+
+def test_what_is_not_there_yet_says_so(splits: Splits, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="not yet available"):
+        go("generative", splits, tmp_path)
+    with pytest.raises(UserError, match="did you mean 'sizes'"):
+        go("size", splits, tmp_path)
+
+
+def test_a_damaged_record_is_named(splits: Splits, tmp_path: Path) -> None:
+    lab = Lab(dataset="tiny", scale="tiny", splits=splits, run=tiny_run(tmp_path), folder=tmp_path)
+    assert lab.remembered("a", lambda run: {"x": 1})["x"] == 1
+    (tmp_path / "parts/a/record.json").write_text("[")
+    with pytest.raises(UserError, match="delete it to do this part again"):
+        lab.remembered("a", lambda run: {"x": 2})
+
+
+def test_settings_survive_their_file(tmp_path: Path) -> None:
+    settings = Settings(experiment="sizes", dataset='a "b"', scale="tiny", seed=3, memory=5, data_dir="/x")
+    (tmp_path / "experiment.toml").write_text(to_toml(settings))
+    assert from_toml(tmp_path / "experiment.toml") == settings
+    (tmp_path / "experiment.toml").write_text(to_toml(settings) + "x = 1\n")
+    with pytest.raises(UserError, match="is not an experiment"):
+        from_toml(tmp_path / "experiment.toml")
+    with pytest.raises(UserError, match="scale must be one of tiny, small, paper"):
+        Settings(experiment="sizes", dataset="a", scale="big")
+
+
+def test_a_table_as_markdown() -> None:
+    assert Table(("a", "b"), [("1", "x|y")]).markdown() == "| a | b |\n| --- | --- |\n| 1 | x\\|y |\n"
