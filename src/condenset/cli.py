@@ -233,15 +233,16 @@ def resume_command(
     """Go on with a run that was stopped or killed, to the same result."""
     from condenset import plans, runs
 
+    bound = in_bytes_or_none(memory)
     if (folder / "experiment.toml").is_file():
-        resume_experiment(folder, device, in_bytes_or_none(memory), data_dir, as_json)
+        resume_experiment(folder, device, bound, data_dir, as_json)
         return
     if not (folder / "recipe.toml").is_file():
         raise UserError(f"{folder} is not a run: it has no recipe.toml")
     with runs.locked(folder):
         with runs.writable(folder):
             runs.sweep(folder)
-        changes = given(device=device, memory=in_bytes_or_none(memory))
+        changes = given(device=device, memory=bound)
         plan = dataclasses.replace(plans.from_toml(folder / "recipe.toml"), **changes)
         splits = load(plan.dataset, data_dir or plan.data_dir, plan.size)
         if splits.train.fingerprint != plan.fingerprint:
