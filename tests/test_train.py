@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 import condenset as cs
-from condenset import augment, draws, networks
+from condenset import augment, draws, evaluation, networks
 from condenset.engine import Place
 from condenset.evaluation import score
 from condenset.recipes import Protocol
@@ -168,3 +168,12 @@ def test_the_public_name_is_the_function_even_when_its_module_was_imported_first
     assert callable(cs.condense)
     for name in cs.__all__:
         assert type(getattr(cs, name)).__name__ != "module"
+
+
+@pytest.mark.parametrize("num", [2, 3])
+def test_networks_side_by_side_are_those_one_after_another(num: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, test = tiny_data([6, 6]), tiny_data([9, 9])
+    fields = {"network": "convnet(width=8, depth=2, norm='batch')", "nets": 4, "epochs": 3, "batch": 5}
+    alone = cs.evaluate(data, test, device="cpu", **fields)
+    monkeypatch.setattr(evaluation, "together", lambda *_: num)
+    assert cs.evaluate(data, test, device="cpu", **fields).accuracies == alone.accuracies

@@ -10,8 +10,8 @@ from condenset import networks
 from condenset.engine import Place
 from condenset.errors import UserError
 from condenset.recipes import Protocol, make_protocol
-from condenset.runs import Interrupted, Run
-from condenset.train import Trainer, TrainingSet
+from condenset.runs import Run, reported
+from condenset.train import Trainer, TrainingSet, side_by_side, together
 from condenset.types import CondensedSet, ImageData, Scores
 
 
@@ -46,41 +46,31 @@ def score(small: CondensedSet | ImageData, test: ImageData, protocol: Protocol, 
     # A network sees test images as it saw those it learned from: under the set's own mean and std.
     same = dataclasses.replace(test, mean=small.mean, std=small.std)
     train_set, test_set = TrainingSet.of(small, device), TrainingSet.of(same, device)
-    trainer = Trainer(protocol.network, train_set, protocol, run.place)
-    accuracies: list[float] = []
+    found = {net: event["accuracy"] for net, event in known.items()}
     spent = sum(event["seconds"] for event in known.values())
-    run.progress.start(text or "training networks", protocol.nets * protocol.passes, len(known) * protocol.passes)
-    run.listening = True
-    try:
-        for net in range(protocol.nets):
-            if net not in known:
-                began = time.monotonic()
-                trainer.train(run.seed, "evaluate", net, after_pass=_reporter(run, net, protocol, accuracies))
-                accuracy = trainer.accuracy(test_set)
-                run.event("network", net=net, accuracy=accuracy, seconds=round(time.monotonic() - began, 3))
-            else:
-                accuracy = known[net]["accuracy"]
-            accuracies.append(accuracy)
-    finally:
-        run.listening = False
-        run.progress.stop()
+    left = [net for net in range(protocol.nets) if net not in known]
+    num = min(max(1, len(left)), together(protocol.network, train_set, run.place))
+    trainers = [Trainer(protocol.network, train_set, protocol, run.place) for _ in range(num if left else 0)]
+    total, done = protocol.nets * protocol.passes, len(known) * protocol.passes
+    with reported(run, text or "training networks", total, done) as report:
+        for first in range(0, len(left), num):
+            nets, began = left[first : first + num], time.monotonic()
+            note = f"{100 * sum(found.values()) / len(found):.1f}% so far" if found else ""
+            for number in side_by_side(trainers[: len(nets)], run.seed, [("evaluate", net) for net in nets]):
+                report(done + number * len(nets), note)
+            done += protocol.passes * len(nets)
+            right = [trainer.accuracy(test_set) for trainer, _ in zip(trainers, nets, strict=False)]
+            seconds = round((time.monotonic() - began) / len(nets), 3)
+            for net, accuracy in zip(nets, right, strict=True):
+                run.event("network", net=net, accuracy=accuracy, seconds=seconds)
+                found[net] = accuracy
+    accuracies = [found[net] for net in range(protocol.nets)]
     return Scores(
         accuracies=tuple(accuracies),
         network=networks.title(protocol.network),
         protocol=dataclasses.asdict(protocol) | {"seed": run.seed, "precision": run.place.precision},
         seconds=spent + time.monotonic() - start,
     )
-
-
-def _reporter(run: Run, net: int, protocol: Protocol, accuracies: list[float]) -> Any:
-    note = f"{100 * sum(accuracies) / len(accuracies):.1f}% so far" if accuracies else ""
-
-    def after_pass(number: int) -> None:
-        run.progress.update(net * protocol.passes + number, note)
-        if run.stop_requested:
-            raise Interrupted
-
-    return after_pass
 
 
 def _check_match(small: CondensedSet | ImageData, test: ImageData) -> None:

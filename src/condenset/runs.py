@@ -204,15 +204,15 @@ def iterate(
 
 
 @contextlib.contextmanager
-def reported(run: Run, text: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Give `report(done)` to call between parts of work that is begun again if stopped: progress, and stopping."""
+def reported(run: Run, text: str, total: int, first: int = 0) -> Iterator[Callable[..., None]]:
+    """Give `report(done, note)` to call between parts of work begun again if stopped: progress, and stopping."""
 
-    def report(done: int) -> None:
-        run.progress.update(done)
+    def report(done: int, note: str = "") -> None:
+        run.progress.update(done, note)
         if run.stop_requested:
             raise Interrupted
 
-    run.progress.start(text, total)
+    run.progress.start(text, total, first)
     run.listening = True
     try:
         yield report

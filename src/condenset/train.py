@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,11 +12,12 @@ from torch import Tensor
 
 from condenset import augment, draws, networks
 from condenset.engine import Place
-from condenset.engine.step import accelerate, forward_of
+from condenset.engine.step import accelerate, by_hand, forward_of
 from condenset.recipes import Protocol
 from condenset.types import CondensedSet, ImageData
 
 TEST_BATCH = 1000
+TOGETHER = 4  # networks on one GPU
 
 
 @dataclass(frozen=True)
@@ -111,6 +113,11 @@ class Trainer:
 
     def train(self, seed: int, *tags: str | int, after_pass: Callable[[int], None] = lambda _: None) -> None:
         """Draw a fresh network and train it; after_pass(n) is called as pass n, from 1, ends."""
+        for number in self.passes(seed, *tags):
+            after_pass(number)
+
+    def passes(self, seed: int, *tags: str | int) -> Iterator[int]:
+        """The same pass by pass, each done when it is asked for: their numbers, from 1."""
         protocol, device = self.protocol, self.place.device
         key, order_key, augment_key = (
             draws.make_key(seed, *tags, use, device=device) for use in ("network", "order", "augment")
@@ -121,7 +128,7 @@ class Trainer:
             if number == protocol.drop_after:
                 self.lr.mul_(0.1)
                 self.velocity.zero_()
-            after_pass(number)
+            yield number
 
     def start(self, weights_P: Tensor, augment_key: Tensor) -> None:
         """Begin anew with these weights: nothing of the network before is remembered."""
@@ -191,3 +198,33 @@ class Trainer:
             self.position += num
             if self.forgetting:
                 self.forgetting.see(index, logits.argmax(1) == labels)
+
+
+def side_by_side(trainers: Sequence[Trainer], seed: int, tags: Sequence[tuple[str | int, ...]]) -> Iterator[int]:
+    """Train a network with each trainer, pass by pass in turn; on a GPU each has a stream, and they fill it together.
+
+    A network's result does not depend on its neighbours.
+    """
+    device = trainers[0].place.device
+    each = [trainer.passes(seed, *own) for trainer, own in zip(trainers, tags, strict=True)]
+    streams = [torch.cuda.Stream(device) for _ in each] if device.type == "cuda" else []
+    for stream in streams:
+        stream.wait_stream(torch.cuda.current_stream(device))
+    for _ in range(trainers[0].protocol.passes):
+        number = 0
+        for place, passes in enumerate(each):
+            with torch.cuda.stream(streams[place]) if streams else contextlib.nullcontext():
+                number = next(passes)
+        yield number
+    for stream in streams:
+        torch.cuda.current_stream(device).wait_stream(stream)
+
+
+def together(spec: str, data: TrainingSet, place: Place) -> int:
+    """How many networks train side by side: more than one where kernels of our own leave a GPU half idle."""
+    if place.device.type != "cuda":
+        return 1
+    channels, size = data.images_NCHW.shape[1], data.images_NCHW.shape[-1]
+    with torch.device("meta"):
+        network = networks.build(spec, channels=channels, size=size, num_classes=data.num_classes)
+    return TOGETHER if by_hand(network, place) else 1
