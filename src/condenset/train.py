@@ -17,7 +17,7 @@ from condenset.recipes import Protocol
 from condenset.types import CondensedSet, ImageData
 
 TEST_BATCH = 1000
-TOGETHER = 4  # networks on one GPU
+TOGETHER = 1  # networks on one GPU at a time; what more of them gain is still to be measured
 
 
 @dataclass(frozen=True)
