@@ -6,6 +6,8 @@ import dataclasses
 import time
 from typing import Any
 
+import torch
+
 from condenset import networks
 from condenset.engine import Place
 from condenset.errors import UserError
@@ -40,22 +42,20 @@ def protocol_for(small: CondensedSet | ImageData, test: ImageData, **fields: Any
 
 def score(small: CondensedSet | ImageData, test: ImageData, protocol: Protocol, run: Run, text: str = "") -> Scores:
     """Score a set within a run: networks that were tested before a stop are not trained again."""
-    _check_match(small, test)
+    check_match(small, test)
     start, device = time.monotonic(), run.place.device
     known = {event["net"]: event for event in run.events("network")}
-    # A network sees test images as it saw those it learned from: under the set's own mean and std.
-    same = dataclasses.replace(test, mean=small.mean, std=small.std)
-    train_set, test_set = TrainingSet.of(small, device), TrainingSet.of(same, device)
+    train_set, test_set = TrainingSet.of(small, device), seen_as(small, test, device)
     trainer = Trainer(protocol.network, train_set, protocol, run.place)
     accuracies: list[float] = []
     spent = sum(event["seconds"] for event in known.values())
-    run.progress.start(text or "training networks", protocol.nets * protocol.passes, len(known) * protocol.passes)
+    run.progress.start(text or "training networks", protocol.nets * trainer.passes, len(known) * trainer.passes)
     run.listening = True
     try:
         for net in range(protocol.nets):
             if net not in known:
                 began = time.monotonic()
-                trainer.train(run.seed, "evaluate", net, after_pass=_reporter(run, net, protocol, accuracies))
+                trainer.train(run.seed, "evaluate", net, after_pass=_reporter(run, net * trainer.passes, accuracies))
                 accuracy = trainer.accuracy(test_set)
                 run.event("network", net=net, accuracy=accuracy, seconds=round(time.monotonic() - began, 3))
             else:
@@ -72,18 +72,24 @@ def score(small: CondensedSet | ImageData, test: ImageData, protocol: Protocol, 
     )
 
 
-def _reporter(run: Run, net: int, protocol: Protocol, accuracies: list[float]) -> Any:
+def _reporter(run: Run, before: int, accuracies: list[float]) -> Any:
     note = f"{100 * sum(accuracies) / len(accuracies):.1f}% so far" if accuracies else ""
 
     def after_pass(number: int) -> None:
-        run.progress.update(net * protocol.passes + number, note)
+        run.progress.update(before + number, note)
         if run.stop_requested:
             raise Interrupted
 
     return after_pass
 
 
-def _check_match(small: CondensedSet | ImageData, test: ImageData) -> None:
+def seen_as(small: CondensedSet | ImageData, test: ImageData, device: torch.device) -> TrainingSet:
+    """A network sees test images as it saw those it learned from: under the set's own mean and std."""
+    return TrainingSet.of(dataclasses.replace(test, mean=small.mean, std=small.std), device)
+
+
+def check_match(small: CondensedSet | ImageData, test: ImageData) -> None:
+    """Refuse a set that is not of the test data's shape and classes."""
     mine, theirs = tuple(small.images.shape[1:]), tuple(test.images.shape[1:])
     if mine != theirs:
         raise UserError(f"the set's images must have the shape of the test images {theirs}, but got {mine}")
