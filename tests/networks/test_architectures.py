@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from condenset.errors import UserError
-from condenset.networks import NETWORKS, Network, build, canonical
+from condenset.networks import NETWORKS, Network, build, canonical, search_space
 from condenset.networks.resnet import BasicBlock
 
 # spec, channels, size -> length of the embedding, number of parameters; 10 classes
@@ -230,3 +230,26 @@ def test_mlp_by_hand() -> None:
     images = torch.randn(2, 3, 8, 8)
     hidden = F.relu(F.linear(images.flatten(1), next(values), next(values)))
     torch.testing.assert_close(network.embed(images), F.relu(F.linear(hidden, next(values), next(values))))
+
+
+def test_the_search_space_is_720_networks_that_all_build() -> None:
+    space = search_space()
+    assert len(space) == len(set(space)) == len({canonical(spec, size=32) for spec in space}) == 720
+    with torch.device("meta"):
+        for spec in space:
+            network = build(spec, channels=3, size=32, num_classes=10)
+            assert network.num_features > 0
+    assert search_space(28) == search_space(16) == search_space(64) == space
+
+
+def test_of_the_search_space_what_fits_smaller_images_is_left() -> None:
+    small = search_space(8)
+    assert len(small) == 720 - 4 * 5 * 3 * 2  # of depth 4 those without pooling are left
+    assert small == [spec for spec in search_space() if spec in small]
+    with torch.device("meta"):
+        for spec in search_space():
+            if spec in small:
+                build(spec, channels=1, size=8, num_classes=10)
+            else:
+                with pytest.raises(UserError, match="needs images of at least"):
+                    build(spec, channels=1, size=8, num_classes=10)

@@ -29,7 +29,7 @@ TINY_SPACE = [
 ]
 
 
-def nas(lab: Lab) -> Outcome:
+def search_architectures(lab: Lab) -> Outcome:
     """Rank the space on every proxy, train the best of each on the whole set, and compare (Table 5).
 
     Architectures are chosen by validation accuracy alone; the accuracies told of and correlated are the test's.
