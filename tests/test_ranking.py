@@ -76,6 +76,11 @@ def test_users_own_networks_are_ranked_too(parts: tuple[cs.ImageData, cs.ImageDa
     assert all(row.accuracy > 0.5 for row in ranking.rows)
 
 
+def test_users_own_networks_bear_another_precision(parts: tuple[cs.ImageData, cs.ImageData]) -> None:
+    ranking = cs.rank([linear, Odd, GOOD], *parts, precision="bfloat16", **{**FAST, "epochs": 20})
+    assert all(row.accuracy > 0.5 for row in ranking.rows), str(ranking)
+
+
 def test_users_own_networks_are_a_function_of_the_seed(parts: tuple[cs.ImageData, cs.ImageData]) -> None:
     before = torch.random.get_rng_state()
     first, again, other = (cs.rank([Odd], *parts, nets=2, seed=seed, **FAST).best.accuracy for seed in (0, 0, 1))

@@ -80,8 +80,8 @@ class Forgetting:
 class Trainer:
     """Trains network after network of one architecture on one set; each is a function of its seed and tags alone.
 
-    A module in place of a spec is somebody else's: it starts as it stands, and computes under autocast since its code
-    may not bear weights in another precision than float32.
+    A module in place of a spec is somebody else's, whose code may do anything: it starts as it stands, computes under
+    autocast since it may not bear weights in another precision, and is neither compiled nor captured.
     """
 
     def __init__(
@@ -96,6 +96,7 @@ class Trainer:
     ) -> None:
         channels, self.size = data.images_NCHW.shape[1], data.images_NCHW.shape[-1]
         self.data, self.protocol, self.place, device = data, protocol, place, place.device
+        self.is_ours = isinstance(architecture, str)
         if isinstance(architecture, str):
             built = networks.build(architecture, channels=channels, size=self.size, num_classes=data.num_classes)
             self.network: nn.Module = built.to(device)
@@ -104,7 +105,7 @@ class Trainer:
             self.network = architecture.to(device)
             self.dtype, self.forward = torch.float32, mixed(forward_of(self.network, place, compiling=False), place)
         self.buffers = {name: buffer.clone() for name, buffer in self.network.named_buffers()}
-        self.parameters = networks.Parameters(self.network, device, as_built=isinstance(architecture, nn.Module))
+        self.parameters = networks.Parameters(self.network, device, as_built=not self.is_ours)
         self.operations = augment.parse(protocol.augment, can_flip=data.can_flip)
         self.weights = torch.zeros(self.parameters.num, device=device)
         self.velocity = torch.zeros_like(self.weights)
@@ -195,7 +196,7 @@ class Trainer:
             state = [self.weights, self.velocity, self.clock, self.order, self.position, *self.network.buffers()]
             state += self.forgetting.state if self.forgetting else ()
             step = (lambda: self._step(num)) if num else self._shuffle
-            self._steps[num] = accelerate(step, state, self.place)
+            self._steps[num] = accelerate(step, state, self.place) if self.is_ours or num == 0 else step
         return self._steps[num]
 
     def _shuffle(self) -> None:
