@@ -8,10 +8,10 @@ import pytest
 
 from condenset.engine import Place
 from condenset.experiments import nas
-from condenset.experiments.common import Lab
+from condenset.experiments.common import Lab, Outcome
 from condenset.networks import search_space
 from condenset.recipes import Protocol
-from condenset.runs import Run
+from condenset.runs import Interrupted, Run, Silent
 from condenset.types import Splits
 from plain import tiny_data
 
@@ -86,3 +86,32 @@ def test_table_5s_rows_and_columns(tmp_path: Path) -> None:
     }
     assert outcome.table.rows[0][-1] != "-"
     assert all(record["best"] in nas.TINY_SPACE for record in outcome.records)
+
+
+class StopIn(Silent):
+    """Asks the run to stop within a loop of this name, once an architecture in it is done."""
+
+    def __init__(self, run: Run, text: str) -> None:
+        self.run, self.text = run, text
+
+    def start(self, text: str, total: int, done: int = 0) -> None:
+        self.current = text
+
+    def update(self, done: int, note: str = "") -> None:
+        self.run.stop_requested = int(self.current == self.text and done > 0)
+
+
+def test_stopped_within_a_search_it_goes_on_to_the_same_outcome(tmp_path: Path) -> None:
+    def told(outcome: Outcome) -> list[object]:
+        return [(each["best"], each["accuracy"], each["correlation"], each["points"]) for each in outcome.records]
+
+    undisturbed = nas.search_architectures(lab(tmp_path / "whole", "tiny"))
+    text = "early stopping search"
+    stopping = lab(tmp_path / "stopped", "tiny")
+    stopping.run.progress = StopIn(stopping.run, text)
+    with pytest.raises(Interrupted):
+        nas.search_architectures(stopping)
+    part = tmp_path / "stopped/parts" / text.replace(" ", "-")
+    assert len((part / "events.jsonl").read_text().splitlines()) == 1
+    assert not (part / "record.json").exists()
+    assert told(nas.search_architectures(lab(tmp_path / "stopped", "tiny"))) == told(undisturbed)
