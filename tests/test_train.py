@@ -177,3 +177,27 @@ def test_networks_side_by_side_are_those_one_after_another(num: int, monkeypatch
     alone = cs.evaluate(data, test, device="cpu", **fields)
     monkeypatch.setattr(evaluation, "together", lambda *_: num)
     assert cs.evaluate(data, test, device="cpu", **fields).accuracies == alone.accuracies
+
+
+def test_a_training_of_so_many_steps_stops_there_and_drops_the_rate_halfway() -> None:
+    data = tiny_data([7, 7, 7])  # 3 steps a pass
+    made = protocol(steps=7)
+    trainer = Trainer(made.network, TrainingSet.of(data, DEVICE), made, CPU)
+    assert (trainer.passes, made.length(21)) == (3, (7, 4))
+    rates, passes = [], []
+    step = trainer._step
+    trainer._step = lambda num: (rates.append((num, float(trainer.lr))), step(num))  # type: ignore[assignment,return-value]
+    trainer.train(0, after_pass=passes.append)
+    assert [num for num, _ in rates] == [8, 8, 5, 8, 8, 5, 8]
+    assert [rate for _, rate in rates] == pytest.approx([0.01] * 4 + [0.001] * 3)
+    assert passes == [1, 2, 3]
+    assert cs.evaluate(data, data, device="cpu", **dataclasses.asdict(made)).protocol["steps"] == 7
+    # The same numbers of steps and the drop at the same place: the same training.
+    whole, cut = protocol(epochs=3), protocol(steps=12)
+    assert whole.length(21) == (12, 6) == cut.length(21)
+    weights = []
+    for each in (whole, cut):
+        trainer = Trainer(each.network, TrainingSet.of(data, DEVICE), each, CPU)
+        trainer.train(0)
+        weights.append(trainer.weights)
+    assert torch.equal(*weights)

@@ -10,11 +10,15 @@ if TYPE_CHECKING:
     from condenset.data import from_dataset as from_dataset
     from condenset.data import from_folder as from_folder
     from condenset.data import load as load
+    from condenset.data import split_off as split_off
     from condenset.errors import UserError as UserError
     from condenset.evaluation import evaluate as evaluate
     from condenset.methods import METHODS as METHODS
     from condenset.methods import condense as condense
     from condenset.networks import NETWORKS as NETWORKS
+    from condenset.networks import search_space as search_space
+    from condenset.ranking import Ranking as Ranking
+    from condenset.ranking import rank as rank
     from condenset.types import CondensedSet as CondensedSet
     from condenset.types import ImageData as ImageData
     from condenset.types import Scores as Scores
@@ -25,10 +29,14 @@ _HOMES = {
     "from_arrays": "data",
     "from_folder": "data",
     "from_dataset": "data",
+    "split_off": "data",
     "condense": "methods",
     "METHODS": "methods",
     "NETWORKS": "networks",
+    "search_space": "networks",
     "evaluate": "evaluation",
+    "Ranking": "ranking",
+    "rank": "ranking",
     "UserError": "errors",
     "CondensedSet": "types",
     "ImageData": "types",

@@ -6,6 +6,8 @@ import dataclasses
 import time
 from typing import Any
 
+import torch
+
 from condenset import networks
 from condenset.engine import Place
 from condenset.errors import UserError
@@ -40,25 +42,24 @@ def protocol_for(small: CondensedSet | ImageData, test: ImageData, **fields: Any
 
 def score(small: CondensedSet | ImageData, test: ImageData, protocol: Protocol, run: Run, text: str = "") -> Scores:
     """Score a set within a run: networks that were tested before a stop are not trained again."""
-    _check_match(small, test)
+    check_match(small, test)
     start, device = time.monotonic(), run.place.device
     known = {event["net"]: event for event in run.events("network")}
-    # A network sees test images as it saw those it learned from: under the set's own mean and std.
-    same = dataclasses.replace(test, mean=small.mean, std=small.std)
-    train_set, test_set = TrainingSet.of(small, device), TrainingSet.of(same, device)
+    train_set, test_set = TrainingSet.of(small, device), seen_as(small, test, device)
     found = {net: event["accuracy"] for net, event in known.items()}
     spent = sum(event["seconds"] for event in known.values())
     left = [net for net in range(protocol.nets) if net not in known]
     num = min(max(1, len(left)), together(protocol.network, train_set, run.place))
     trainers = [Trainer(protocol.network, train_set, protocol, run.place) for _ in range(num if left else 0)]
-    total, done = protocol.nets * protocol.passes, len(known) * protocol.passes
+    passes = protocol.num_passes(len(train_set))
+    total, done = protocol.nets * passes, len(known) * passes
     with reported(run, text or "training networks", total, done) as report:
         for first in range(0, len(left), num):
             nets, began = left[first : first + num], time.monotonic()
             note = f"{100 * sum(found.values()) / len(found):.1f}% so far" if found else ""
             for number in side_by_side(trainers[: len(nets)], run.seed, [("evaluate", net) for net in nets]):
                 report(done + number * len(nets), note)
-            done += protocol.passes * len(nets)
+            done += passes * len(nets)
             right = [trainer.accuracy(test_set) for trainer, _ in zip(trainers, nets, strict=False)]
             seconds = round((time.monotonic() - began) / len(nets), 3)
             for net, accuracy in zip(nets, right, strict=True):
@@ -73,7 +74,13 @@ def score(small: CondensedSet | ImageData, test: ImageData, protocol: Protocol, 
     )
 
 
-def _check_match(small: CondensedSet | ImageData, test: ImageData) -> None:
+def seen_as(small: CondensedSet | ImageData, test: ImageData, device: torch.device) -> TrainingSet:
+    """A network sees test images as it saw those it learned from: under the set's own mean and std."""
+    return TrainingSet.of(dataclasses.replace(test, mean=small.mean, std=small.std), device)
+
+
+def check_match(small: CondensedSet | ImageData, test: ImageData) -> None:
+    """Refuse a set that is not of the test data's shape and classes."""
     mine, theirs = tuple(small.images.shape[1:]), tuple(test.images.shape[1:])
     if mine != theirs:
         raise UserError(f"the set's images must have the shape of the test images {theirs}, but got {mine}")

@@ -218,6 +218,7 @@ class Protocol:
     weight_decay: float = 5e-4
     batch: int = 256
     augment: str = augment.STRATEGY
+    steps: int | None = None  # that a training stops after, in place of epochs
 
     def __post_init__(self) -> None:
         check(_whole(self.nets) and self.nets >= 1, "nets must be 1 or more", self.nets)
@@ -229,6 +230,8 @@ class Protocol:
             _number(self.weight_decay) and self.weight_decay >= 0, "weight_decay must be 0 or more", self.weight_decay
         )
         augment.parse(self.augment)
+        if self.steps is not None:
+            check(_whole(self.steps) and self.steps >= 1, "steps must be 1 or more", self.steps)
 
     @property
     def passes(self) -> int:
@@ -239,6 +242,17 @@ class Protocol:
     def drop_after(self) -> int:
         """The pass after which the learning rate falls to a tenth and the momentum starts anew."""
         return self.epochs // 2 + 1
+
+    def length(self, num: int) -> tuple[int, int]:
+        """How many steps a training on `num` images has, and after which of them the learning rate falls."""
+        if self.steps is not None:
+            return self.steps, (self.steps + 1) // 2
+        a_pass = -(-num // self.batch)
+        return self.passes * a_pass, self.drop_after * a_pass
+
+    def num_passes(self, num: int) -> int:
+        """How many passes over `num` images a training makes; its last may be cut short."""
+        return -(-self.length(num)[0] // -(-num // self.batch))
 
 
 # Coresets, then synthesis; the last is what a run's condensed.safetensors holds when all are made.

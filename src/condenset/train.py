@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from condenset import augment, draws, networks
 from condenset.engine import Place
-from condenset.engine.step import accelerate, by_hand, forward_of
+from condenset.engine.step import accelerate, by_hand, forward_of, mixed
 from condenset.recipes import Protocol
 from condenset.types import CondensedSet, ImageData
 
@@ -80,24 +80,34 @@ class Forgetting:
 
 
 class Trainer:
-    """Trains network after network of one architecture on one set; each is a function of its seed and tags alone."""
+    """Trains network after network of one architecture on one set; each is a function of its seed and tags alone.
+
+    A module in place of a spec is somebody else's, whose code may do anything: it starts as it stands, computes under
+    autocast since it may not bear weights in another precision, and is neither compiled nor captured.
+    """
 
     def __init__(
         self,
-        spec: str,
+        architecture: str | nn.Module,
         data: TrainingSet,
         protocol: Protocol,
         place: Place,
         *,
         forgetting: Forgetting | None = None,  # looks on; needs hard labels
+        compiling: bool = True,
     ) -> None:
         channels, self.size = data.images_NCHW.shape[1], data.images_NCHW.shape[-1]
         self.data, self.protocol, self.place, device = data, protocol, place, place.device
-        network = networks.build(spec, channels=channels, size=self.size, num_classes=data.num_classes)
-        self.network = network.to(device)
+        self.is_ours = isinstance(architecture, str)
+        if isinstance(architecture, str):
+            built = networks.build(architecture, channels=channels, size=self.size, num_classes=data.num_classes)
+            self.network: nn.Module = built.to(device)
+            self.dtype, self.forward = place.dtype, forward_of(self.network, place, compiling=compiling)
+        else:
+            self.network = architecture.to(device)
+            self.dtype, self.forward = torch.float32, mixed(forward_of(self.network, place, compiling=False), place)
         self.buffers = {name: buffer.clone() for name, buffer in self.network.named_buffers()}
-        self.parameters = networks.Parameters(self.network, device)
-        self.forward = forward_of(self.network, place)
+        self.parameters = networks.Parameters(self.network, device, as_built=not self.is_ours)
         self.operations = augment.parse(protocol.augment, can_flip=data.can_flip)
         self.weights = torch.zeros(self.parameters.num, device=device)
         self.velocity = torch.zeros_like(self.weights)
@@ -111,24 +121,40 @@ class Trainer:
         self.pass_number, self.position = torch.zeros_like(self.clock), torch.zeros_like(self.clock)
         self._steps: dict[int, Callable[[], None]] = {}
 
+    @property
+    def passes(self) -> int:
+        """Passes over the set that a training makes; its last may be cut short."""
+        return self.protocol.num_passes(len(self.data))
+
+    @property
+    def _sizes(self) -> list[int]:
+        """Images in each step of a pass."""
+        num, batch = len(self.data), self.protocol.batch
+        return [min(batch, num - first) for first in range(0, num, batch)]
+
     def train(self, seed: int, *tags: str | int, after_pass: Callable[[int], None] = lambda _: None) -> None:
         """Draw a fresh network and train it; after_pass(n) is called as pass n, from 1, ends."""
-        for number in self.passes(seed, *tags):
+        for number in self.training(seed, *tags):
             after_pass(number)
 
-    def passes(self, seed: int, *tags: str | int) -> Iterator[int]:
+    def training(self, seed: int, *tags: str | int) -> Iterator[int]:
         """The same pass by pass, each done when it is asked for: their numbers, from 1."""
-        protocol, device = self.protocol, self.place.device
+        device, sizes = self.place.device, self._sizes
         key, order_key, augment_key = (
             draws.make_key(seed, *tags, use, device=device) for use in ("network", "order", "augment")
         )
         self.start(self.parameters.initial(draws.flat_uniform(key, 0, self.parameters.num)), augment_key)
-        for number in range(1, protocol.passes + 1):
-            self.one_pass(order_key, number)
-            if number == protocol.drop_after:
+        num_steps, drop_after = self.protocol.length(len(self.data))
+        for done in range(num_steps):
+            number, place = divmod(done, len(sizes))
+            if place == 0:
+                self._begin_pass(order_key, number + 1)
+            self._step_of(sizes[place])()
+            if done + 1 == drop_after:
                 self.lr.mul_(0.1)
                 self.velocity.zero_()
-            yield number
+            if place + 1 == len(sizes) or done + 1 == num_steps:
+                yield number + 1
 
     def start(self, weights_P: Tensor, augment_key: Tensor) -> None:
         """Begin anew with these weights: nothing of the network before is remembered."""
@@ -144,22 +170,31 @@ class Trainer:
 
     def one_pass(self, order_key: Tensor, number: int | Tensor) -> None:
         """A step on every batch of the set, in the order drawn for this number."""
-        self.order_key.copy_(order_key)
-        self.pass_number.fill_(number)
-        self._step_of(0)()
-        for first in range(0, len(self.data), self.protocol.batch):
-            self._step_of(min(self.protocol.batch, len(self.data) - first))()
+        self._begin_pass(order_key, number)
+        for num in self._sizes:
+            self._step_of(num)()
+
+    def release(self) -> None:
+        """Give back the memory that captured steps hold, for those who train one architecture after another."""
+        self._steps.clear()
+        if self.place.device.type == "cuda":
+            torch.cuda.empty_cache()
 
     @torch.no_grad()
     def accuracy(self, test: TrainingSet) -> float:
         """The share of the test images that the trained network gets right."""
         self.network.eval()
-        views, right = self.parameters.views(self.weights, self.place.dtype), torch.zeros((), device=self.place.device)
+        views, right = self.parameters.views(self.weights, self.dtype), torch.zeros((), device=self.place.device)
         for first in range(0, len(test), TEST_BATCH):
             part = slice(first, first + TEST_BATCH)
-            logits = self.forward(views, test.images(part).to(self.place.dtype))
+            logits = self.forward(views, test.images(part).to(self.dtype))
             right += (logits.argmax(1) == test.labels[part]).sum()
         return float(right) / len(test)
+
+    def _begin_pass(self, order_key: Tensor, number: int | Tensor) -> None:
+        self.order_key.copy_(order_key)
+        self.pass_number.fill_(number)
+        self._step_of(0)()
 
     def _step_of(self, num: int) -> Callable[[], None]:
         """A step on the next `num` images, fewer for a set's last batch; with 0, the shuffling before a pass."""
@@ -168,7 +203,7 @@ class Trainer:
             state = [self.weights, self.velocity, self.clock, self.order, self.position, *self.network.buffers()]
             state += self.forgetting.state if self.forgetting else ()
             step = (lambda: self._step(num)) if num else self._shuffle
-            self._steps[num] = accelerate(step, state, self.place)
+            self._steps[num] = accelerate(step, state, self.place) if self.is_ours or num == 0 else step
         return self._steps[num]
 
     def _shuffle(self) -> None:
@@ -184,10 +219,10 @@ class Trainer:
         if self.operations:
             uniform = draws.uniform(self.augment_key, self.clock, ahead, augment.NUM_UNIFORMS)
             transform = augment.draw(uniform, self.operations, self.size, shared=True)
-            images = augment.apply(transform, images[:, None], self.place.dtype)[:, 0]
+            images = augment.apply(transform, images[:, None], self.dtype)[:, 0]
         weights = self.weights.detach().requires_grad_()
-        views = self.parameters.views(weights, self.place.dtype)
-        logits = self.forward(views, images.to(self.place.dtype))
+        views = self.parameters.views(weights, self.dtype)
+        logits = self.forward(views, images.to(self.dtype))
         loss = F.cross_entropy(logits.float(), labels)
         (gradient,) = torch.autograd.grad(loss, weights)
         with torch.no_grad():
@@ -206,11 +241,11 @@ def side_by_side(trainers: Sequence[Trainer], seed: int, tags: Sequence[tuple[st
     A network's result does not depend on its neighbours.
     """
     device = trainers[0].place.device
-    each = [trainer.passes(seed, *own) for trainer, own in zip(trainers, tags, strict=True)]
+    each = [trainer.training(seed, *own) for trainer, own in zip(trainers, tags, strict=True)]
     streams = [torch.cuda.Stream(device) for _ in each] if device.type == "cuda" else []
     for stream in streams:
         stream.wait_stream(torch.cuda.current_stream(device))
-    for _ in range(trainers[0].protocol.passes):
+    for _ in range(trainers[0].passes):
         number = 0
         for place, passes in enumerate(each):
             with torch.cuda.stream(streams[place]) if streams else contextlib.nullcontext():

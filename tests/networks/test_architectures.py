@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from condenset.errors import UserError
-from condenset.networks import NETWORKS, Network, build, canonical
+from condenset.networks import NETWORKS, Network, build, canonical, search_space
 from condenset.networks.resnet import BasicBlock
 
 # spec, channels, size -> length of the embedding, number of parameters; 10 classes
@@ -125,6 +125,7 @@ def test_all_720_networks_of_the_search_space_build() -> None:
     )
     options = ("width", "depth", "norm", "activation", "pooling")
     specs = [f"convnet({', '.join(f'{k}={v!r}' for k, v in zip(options, point, strict=True))})" for point in space]
+    assert specs == search_space() == search_space(28) == search_space(16)
     assert len({canonical(spec, size=32) for spec in specs}) == 720
     for spec in specs:
         build_meta(spec)
@@ -230,3 +231,16 @@ def test_mlp_by_hand() -> None:
     images = torch.randn(2, 3, 8, 8)
     hidden = F.relu(F.linear(images.flatten(1), next(values), next(values)))
     torch.testing.assert_close(network.embed(images), F.relu(F.linear(hidden, next(values), next(values))))
+
+
+def test_of_the_search_space_what_fits_smaller_images_is_left() -> None:
+    small = search_space(8)
+    assert len(small) == 720 - 4 * 5 * 3 * 2  # of depth 4 those without pooling are left
+    assert small == [spec for spec in search_space() if spec in small]
+    with torch.device("meta"):
+        for spec in search_space():
+            if spec in small:
+                build(spec, channels=1, size=8, num_classes=10)
+            else:
+                with pytest.raises(UserError, match="needs images of at least"):
+                    build(spec, channels=1, size=8, num_classes=10)

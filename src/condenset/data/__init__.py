@@ -26,6 +26,7 @@ from condenset.data.imported import (
 )
 from condenset.data.raw import PixelStats, Raw, blocks, read_splits
 from condenset.data.sources import SOURCES, Download, Source, data_folder, find_source
+from condenset.data.validation import split_off
 from condenset.errors import UserError, check
 from condenset.types import Splits
 
@@ -45,6 +46,7 @@ __all__ = [
     "get",
     "import_data",
     "load",
+    "split_off",
 ]
 
 PathLike = str | os.PathLike[str]

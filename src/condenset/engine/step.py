@@ -73,15 +73,34 @@ def traced(function: Callable[..., R], place: Place) -> Callable[..., R]:
     return call
 
 
-def forward_of(network: nn.Module, place: Place) -> Callable[[dict[str, Tensor], Tensor], Tensor]:
-    """The network as a function of its parameters and images; compiled, unless kernels of our own do its blocks."""
+def forward_of(
+    network: nn.Module, place: Place, *, compiling: bool = True
+) -> Callable[[dict[str, Tensor], Tensor], Tensor]:
+    """The network as a function of its parameters and images; compiled, unless kernels of our own do its blocks.
+
+    compiling: not for a network that is trained only briefly, since it takes 10 to 20 seconds.
+    """
 
     def forward(views: dict[str, Tensor], images: Tensor) -> Tensor:
         out: Tensor = functional_call(network, views, (images,))
         return out
 
     nothing = not any(True for _ in network.parameters())  # to compile
-    return forward if nothing or by_hand(network, place) else compiled(forward, place)
+    return forward if nothing or not compiling or by_hand(network, place) else compiled(forward, place)
+
+
+def mixed(function: Callable[P, R], place: Place) -> Callable[P, R]:
+    """The same function of float32 tensors, each operation in the place's precision if it is one that bears it."""
+    if place.dtype == torch.float32:
+        return function
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        # A graph must not keep what a cache held when it was captured.
+        with torch.autocast(place.device.type, place.dtype, cache_enabled=False):
+            return function(*args, **kwargs)
+
+    return call
 
 
 def by_hand(network: nn.Module, place: Place) -> bool:

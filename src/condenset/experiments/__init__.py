@@ -7,6 +7,7 @@ from pathlib import Path
 
 from condenset.errors import UserError, check_choice
 from condenset.experiments.common import SCALES, Experiment, Lab, Outcome
+from condenset.experiments.nas import search_architectures
 from condenset.experiments.tables import architectures, batchnorm, sizes, sota
 from condenset.files import write_file
 from condenset.runs import Run, writable
@@ -21,6 +22,9 @@ EXPERIMENTS: dict[str, Experiment] = {
         title="condensed on one architecture, tested on another (Table 3)", perform=architectures
     ),
     "sizes": Experiment(title="100 to 1250 images a class against random ones (figure)", perform=sizes),
+    "nas": Experiment(
+        title="search among 720 ConvNets by proxy sets (Table 5, scatter plot)", perform=search_architectures
+    ),
     "generative": Experiment(title="generative models (appendix)", perform=None),
 }
 

@@ -16,6 +16,7 @@ from condenset.networks.layers import ACTIVATIONS, NORMS, POOLINGS
 from condenset.networks.parameters import Parameters, batch_statistics, headless, initialise, parameter_starts
 from condenset.networks.resnet import ResNet18
 from condenset.networks.small import MLP, LeNet
+from condenset.networks.space import search_space
 from condenset.networks.spec import Architecture, Option, read_spec
 from condenset.networks.vgg import VGG11
 
@@ -32,6 +33,7 @@ __all__ = [
     "headless",
     "initialise",
     "parameter_starts",
+    "search_space",
     "title",
     "uses_batch_norm",
 ]

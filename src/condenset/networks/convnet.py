@@ -14,6 +14,12 @@ def default_depth(size: int) -> int:
     return 2 if size < 16 else 3 if size < 64 else 4
 
 
+def smallest_image(depth: int, pooling: str) -> int:
+    """The side that images must have: every pooling halves a map, and the last still needs a 2x2 square."""
+    # Without pooling too the last norm needs more than one pixel: normalised alone, a pixel is zero whatever the image.
+    return 2 if pooling == "none" else 2**depth
+
+
 class ConvNet(Network):
     """`depth` blocks of 3x3 convolution to `width` channels, norm, activation and 2x2 pooling, then linear."""
 
@@ -31,8 +37,7 @@ class ConvNet(Network):
     ) -> None:
         super().__init__()
         check(norm != "group" or width % 4 == 0, "width must be a multiple of 4 with norm='group'", width)
-        # The last norm needs more than one pixel: normalised alone, a pixel is zero whatever the image.
-        check_size(f"convnet(depth={depth})", size, 2 if pooling == "none" else 2**depth)
+        check_size(f"convnet(depth={depth})", size, smallest_image(depth, pooling))
         blocks: list[Block] = []
         for index in range(depth):
             blocks.append(

@@ -37,16 +37,23 @@ def parameter_starts(network: nn.Module) -> list[ParameterStart]:
 
 
 class Parameters:
-    """The layout of a network's parameters in a vector of `num` numbers, and how PyTorch's default starts them."""
+    """The layout of a network's parameters in a vector of `num` numbers, and how PyTorch's default starts them.
 
-    def __init__(self, network: nn.Module, device: torch.device) -> None:
-        self.rows = parameter_starts(network)
+    as_built: of somebody else's network, whose layers may be any: it starts as it stands, and keeps what is frozen.
+    """
+
+    def __init__(self, network: nn.Module, device: torch.device, *, as_built: bool = False) -> None:
+        learned = [(name, each.detach()) for name, each in network.named_parameters() if each.requires_grad]
+        built = [ParameterStart(name, each.shape, 0.0, 0.0) for name, each in learned]
+        self.rows = built if as_built else parameter_starts(network)
         self.sizes = [row.shape.numel() for row in self.rows]
         self.num = sum(self.sizes)
         repeats = torch.tensor(self.sizes, dtype=torch.int64, device="cpu")
         bounds, fills = (torch.tensor([row[place] for row in self.rows], device="cpu") for place in (2, 3))
         self._lows = (fills - bounds).repeat_interleave(repeats).to(device)
         self._spans = (2 * bounds).repeat_interleave(repeats).to(device)
+        if as_built:
+            self._lows = torch.cat([each.flatten() for _, each in learned]).to(device)
         # Batch norm keeps float32: its parameters go with its running statistics.
         norms = {name for name, module in network.named_modules() if isinstance(module, nn.BatchNorm2d)}
         self._kept = {row.name for row in self.rows if row.name.rpartition(".")[0] in norms}

@@ -52,6 +52,14 @@ def new_chart() -> tuple[Figure, Axes]:
     return figure, figure.subplots()
 
 
+def new_panels(num: int) -> tuple[Figure, Sequence[Axes]]:
+    """A figure of so many plots side by side."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(3.5 * num, 3.8), layout="constrained")
+    return figure, figure.subplots(1, num, squeeze=False)[0]
+
+
 def save_chart(figure: Figure, path: Path) -> None:
     """Write a chart to `path` as PNG and beside it as SVG, each whole or not at all."""
     for kind in ("svg", "png"):

@@ -1,0 +1,261 @@
+"""Ranking architectures: the order it finds, users' own networks, failures, and going on after a stop."""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import condenset as cs
+from condenset import draws
+from condenset.engine import Place
+from condenset.ranking import search
+from condenset.recipes import Protocol
+from condenset.runs import Interrupted, Run, Silent
+from condenset.train import Trainer, TrainingSet
+from plain import tiny_data
+
+CPU = Place.best("cpu")
+GOOD, BAD = "convnet(width=8, depth=1)", "convnet(width=1, depth=3, norm='none', activation='sigmoid')"
+FAST = {"epochs": 2, "batch": 16, "augment": "none", "device": "cpu"}
+
+
+@pytest.fixture(scope="module")
+def parts() -> tuple[cs.ImageData, cs.ImageData]:
+    return cs.split_off(tiny_data([30] * 3), 0.4)
+
+
+def linear(channels: int, size: int, num_classes: int) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(channels * size**2, num_classes))
+
+
+class Odd(nn.Module):
+    """What no spec has: a bare parameter, PReLU, dropout, a frozen layer and weights that are tied."""
+
+    def __init__(self, channels: int, size: int, num_classes: int) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.randn(channels, 1, 1))
+        self.mixing = nn.Conv2d(channels, channels, 1).requires_grad_(False)
+        self.first = nn.Linear(channels * size**2, 16)
+        self.second, self.third = nn.Linear(16, 16), nn.Linear(16, 16)
+        self.third.weight = self.second.weight
+        self.rest = nn.Sequential(nn.PReLU(), nn.BatchNorm1d(16), nn.Dropout(0.1), nn.Linear(16, num_classes))
+
+    def forward(self, images: Tensor) -> Tensor:
+        hidden = self.first((self.mixing(images) * self.scale).flatten(1))
+        logits: Tensor = self.rest(self.third(self.second(hidden)))
+        return logits
+
+
+def test_the_better_network_comes_first(parts: tuple[cs.ImageData, cs.ImageData]) -> None:
+    train, validation = parts
+    ranking = cs.rank([BAD, GOOD], train, validation, **{**FAST, "epochs": 40})
+    assert [row.name for row in ranking.rows] == [GOOD, BAD]
+    assert ranking.best.name == GOOD
+    assert ranking.best.accuracy > 0.8 > 0.5 > ranking.rows[1].accuracy
+    assert all(row.seconds > 0 and not row.reason for row in ranking.rows)
+    told = json.loads(ranking.to_json())
+    assert [row["name"] for row in told["rows"]] == [GOOD, BAD]
+    assert told["protocol"]["epochs"] == 40 and "network" not in told["protocol"]
+    lines = str(ranking).splitlines()
+    assert len(lines) == 3 and lines[1].endswith(GOOD) and f"{100 * ranking.best.accuracy:.1f}" in lines[1]
+
+
+def test_the_protocol_is_the_papers_unless_told(parts: tuple[cs.ImageData, cs.ImageData]) -> None:
+    protocol = cs.rank([linear], *parts, steps=1, device="cpu").protocol
+    assert (protocol["nets"], protocol["epochs"], protocol["batch"]) == (1, 200, 250)
+
+
+def test_users_own_networks_are_ranked_too(parts: tuple[cs.ImageData, cs.ImageData]) -> None:
+    ranking = cs.rank([linear, Odd, GOOD], *parts, **{**FAST, "epochs": 20})
+    assert {row.name for row in ranking.rows} == {"linear", "Odd", GOOD}
+    assert all(row.accuracy > 0.5 for row in ranking.rows)
+
+
+def test_users_own_networks_bear_another_precision(parts: tuple[cs.ImageData, cs.ImageData]) -> None:
+    ranking = cs.rank([linear, Odd, GOOD], *parts, precision="bfloat16", **{**FAST, "epochs": 20})
+    assert all(row.accuracy > 0.5 for row in ranking.rows), str(ranking)
+
+
+def test_users_own_networks_are_a_function_of_the_seed(parts: tuple[cs.ImageData, cs.ImageData]) -> None:
+    before = torch.random.get_rng_state()
+    first, again, other = (cs.rank([Odd], *parts, nets=2, seed=seed, **FAST).best.accuracy for seed in (0, 0, 1))
+    assert first == again != other
+    assert torch.equal(torch.random.get_rng_state(), before)  # which is the user's
+
+
+def test_a_network_of_ours_given_as_a_builder_learns_as_its_spec_does(
+    parts: tuple[cs.ImageData, cs.ImageData],
+) -> None:
+    """From the same start, the two ways through the trainer are the same training."""
+    data, protocol = TrainingSet.of(parts[0], CPU.device), Protocol(epochs=3, batch=16, nets=1)
+    ours = Trainer("convnet(width=4, depth=1, norm='batch')", data, protocol, CPU)
+    ours.train(0, "x")
+    network = cs.NETWORKS["convnet"](channels=3, size=8, num_classes=3, width=4, depth=1, norm="batch")
+    start = ours.parameters.initial(draws.flat_uniform(draws.make_key(0, "x", "network"), 0, ours.parameters.num))
+    network.load_state_dict(ours.parameters.views(start, torch.float32), strict=False)
+    theirs = Trainer(network, data, protocol, CPU)
+    theirs.train(0, "x")
+    torch.testing.assert_close(theirs.weights, ours.weights)
+
+
+def test_what_is_frozen_stays_and_ties_hold() -> None:
+    data = TrainingSet.of(tiny_data([8] * 3), CPU.device)
+    network = Odd(3, 8, 3)
+    trainer = Trainer(network, data, Protocol(epochs=1, batch=8, nets=1), CPU)
+    assert trainer.parameters.num == sum(each.numel() for each in network.parameters() if each.requires_grad)
+    before = trainer.parameters.initial(torch.rand(trainer.parameters.num))
+    trainer.train(0)
+    assert not torch.equal(trainer.weights, before)
+    names = {row.name for row in trainer.parameters.rows}
+    assert "third.weight" not in names and not any(name.startswith("mixing") for name in names)
+
+
+def diverging(channels: int, size: int, num_classes: int) -> nn.Module:
+    network = nn.Sequential(nn.Flatten(), nn.Linear(channels * size**2, num_classes))
+    nn.init.constant_(network[1].weight, 1e38)
+    return network
+
+
+def broken(channels: int, size: int, num_classes: int) -> nn.Module:
+    raise RuntimeError("no such\nlayer")
+
+
+FAILURES = {
+    "convnet(depth=4)": "needs images of at least 16x16",
+    "convent": "did you mean 'convnet'",
+    broken: "no such layer",
+    diverging: "diverged",
+    functools.partial(lambda c, s, k: "text"): "must give an nn.Module, but got 'str'",
+    functools.partial(linear, num_classes=5): "multiple values",
+    (lambda c, s, k: linear(c, s, k + 1)): r"must give \(images, 3\) numbers, but got \(2, 4\)",
+    (lambda c, s, k: nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())): "must have parameters to learn",
+}
+
+
+@pytest.mark.parametrize("failing", FAILURES, ids=range(len(FAILURES)))
+def test_what_fails_comes_last_with_its_reason(failing: object, parts: tuple[cs.ImageData, cs.ImageData]) -> None:
+    ranking = cs.rank([failing, GOOD], *parts, **FAST)
+    assert ranking.rows[0].name == GOOD
+    assert not ranking.rows[0].reason
+    last = ranking.rows[1]
+    with pytest.raises(AssertionError, match=FAILURES[failing]):
+        raise AssertionError(last.reason)
+    assert "\n" not in last.reason
+    assert json.loads(ranking.to_json())["rows"][1]["accuracy"] is None
+    assert last.reason in str(ranking)
+    alone = cs.rank([failing], *parts, **FAST)
+    with pytest.raises(cs.UserError, match="none of the architectures could be trained"):
+        _ = alone.best
+
+
+def test_equal_specs_are_one_and_equal_names_are_told_apart(parts: tuple[cs.ImageData, cs.ImageData]) -> None:
+    same = [GOOD, "convnet(depth=1, width=8, norm='instance')", linear, linear]
+    assert {row.name for row in cs.rank(same, *parts, **FAST).rows} == {GOOD, "linear", "linear-2"}
+    named = cs.rank({"mine": linear, "theirs": GOOD}, *parts, **FAST)
+    assert {row.name for row in named.rows} == {"mine", "theirs"}
+
+
+def test_mistakes_are_one_line(parts: tuple[cs.ImageData, cs.ImageData]) -> None:
+    train, validation = parts
+    for architectures, match in (([], "at least one"), ("convnet", "must be a list"), ([3], "a spec or a builder")):
+        with pytest.raises(cs.UserError, match=match):
+            cs.rank(architectures, train, validation, **FAST)  # type: ignore[arg-type]
+    with pytest.raises(cs.UserError, match="did you mean 'epochs'"):
+        cs.rank([GOOD], train, validation, epoch=3)
+    with pytest.raises(cs.UserError, match="steps must be 1 or more, but got 0"):
+        cs.rank([GOOD], train, validation, steps=0)
+    with pytest.raises(cs.UserError, match="are the architectures given"):
+        cs.rank([GOOD], train, validation, network=BAD)
+    with pytest.raises(cs.UserError, match="classes"):
+        cs.rank([GOOD], train, tiny_data([4, 4]))
+    with pytest.raises(cs.UserError, match="others than those trained on"):
+        cs.rank([GOOD], train, cs.Splits(train=train, test=validation))
+
+
+def test_of_splits_the_test_images_are_not_looked_at(parts: tuple[cs.ImageData, cs.ImageData]) -> None:
+    train, _ = parts
+    small = cs.condense(train, "random", ipc=4, device="cpu")
+    rankings = [
+        cs.rank([GOOD], small, cs.Splits(train=train, test=test), **FAST) for test in (train, tiny_data([2] * 3))
+    ]
+    own = cs.rank([GOOD], small, cs.split_off(train)[1], **FAST)
+    assert len({ranking.best.accuracy for ranking in (*rankings, own)}) == 1
+
+
+class StopAfter(Silent):
+    """Asks the run to stop when so many architectures are done."""
+
+    def __init__(self, run: Run, number: int) -> None:
+        self.run, self.number = run, number
+
+    def update(self, done: int, note: str = "") -> None:
+        self.run.stop_requested = int(done >= self.number)
+
+
+def test_after_a_stop_only_the_rest_is_trained(
+    parts: tuple[cs.ImageData, cs.ImageData], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train, validation = parts
+    architectures, protocol = [GOOD, "convnet(depth=9)", linear, BAD], Protocol(nets=1, epochs=2, batch=16)
+    run = Run(place=CPU, folder=tmp_path, job="rank")
+    run.progress = StopAfter(run, 3)
+    with pytest.raises(Interrupted):
+        search(architectures, train, validation, protocol, run)
+    trained: list[str | nn.Module] = []
+    first = Trainer.__init__
+
+    def noted(self: Trainer, architecture: str | nn.Module, *args: object, **more: object) -> None:
+        trained.append(architecture)
+        first(self, architecture, *args, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Trainer, "__init__", noted)
+    again = search(architectures, train, validation, protocol, Run(place=CPU, folder=tmp_path, job="rank"))
+    assert trained == ["convnet(depth=9)", BAD]  # what failed is tried again
+    whole = search(architectures, train, validation, protocol, Run(place=CPU))
+    assert [(row.name, row.accuracy) for row in again.rows[:3]] == [(row.name, row.accuracy) for row in whole.rows[:3]]
+    trained.clear()
+    other = Protocol(nets=1, epochs=3, batch=16)
+    search(architectures[:1], train, validation, other, Run(place=CPU, folder=tmp_path, job="rank"))
+    assert trained == [GOOD]  # under other settings nothing is taken over
+
+
+def test_a_folder_keeps_what_is_done(
+    parts: tuple[cs.ImageData, cs.ImageData], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranking = cs.rank([GOOD, linear], *parts, folder=tmp_path / "a", **FAST)
+    assert json.loads((tmp_path / "a/ranking.json").read_text()) == json.loads(ranking.to_json())
+    monkeypatch.setattr(Trainer, "train", None)
+    assert cs.rank([GOOD, linear], *parts, folder=tmp_path / "a", **FAST) == ranking
+
+
+def test_other_images_are_measured_but_decide_nothing(parts: tuple[cs.ImageData, cs.ImageData]) -> None:
+    train, validation = parts
+    protocol = Protocol(nets=1, epochs=2, batch=16)
+    plain = search([GOOD, linear], train, validation, protocol, Run(place=CPU))
+    looked = search([GOOD, linear], train, validation, protocol, Run(place=CPU), also={"test": tiny_data([9] * 3)})
+    assert [(row.name, row.accuracy) for row in plain.rows] == [(row.name, row.accuracy) for row in looked.rows]
+    assert all(0 <= row.also["test"] <= 1 for row in looked.rows)
+
+
+def test_split_off_takes_a_share_of_every_class() -> None:
+    data = tiny_data([20, 10, 3])
+    rest, held = cs.split_off(data, 0.2, seed=5)
+    assert held.class_counts == (4, 2, 1)
+    assert rest.class_counts == (16, 8, 2)
+    rows = {image.numpy().tobytes() for image in data.images}
+    mine, theirs = ({image.numpy().tobytes() for image in part.images} for part in (rest, held))
+    assert mine | theirs == rows
+    assert not mine & theirs
+    assert torch.equal(cs.split_off(data, 0.2, seed=5)[1].images, held.images)
+    assert not torch.equal(cs.split_off(data, 0.2, seed=6)[1].images, held.images)
+    assert len({data.fingerprint, rest.fingerprint, held.fingerprint}) == 3
+    for share in (0, 1, -0.1, "a"):
+        with pytest.raises(cs.UserError, match="share must lie between 0 and 1"):
+            cs.split_off(data, share)  # type: ignore[arg-type]
+    with pytest.raises(cs.UserError, match="has one image"):
+        cs.split_off(tiny_data([4, 1]))
