@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -142,6 +143,15 @@ class Trainer:
         self._step_of(0)()
         for first in range(0, len(self.data), self.protocol.batch):
             self._step_of(min(self.protocol.batch, len(self.data) - first))()
+
+    @torch.no_grad()
+    def result(self) -> networks.Network:
+        """The network as it is trained, its own copy: in float32 and evaluation mode."""
+        network = copy.deepcopy(self.network)
+        views = self.parameters.views(self.weights, torch.float32)
+        for name, parameter in network.named_parameters():
+            parameter.copy_(views[name])
+        return network.eval()
 
     @torch.no_grad()
     def accuracy(self, test: TrainingSet) -> float:

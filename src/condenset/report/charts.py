@@ -52,6 +52,14 @@ def new_chart() -> tuple[Figure, Axes]:
     return figure, figure.subplots()
 
 
+def new_panels(num: int) -> tuple[Figure, list[Axes]]:
+    """A figure of several plots side by side, that share their vertical axis."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(1 + 5 * num, 4.5), layout="constrained")
+    return figure, list(figure.subplots(1, num, sharey=True, squeeze=False)[0])
+
+
 def save_chart(figure: Figure, path: Path) -> None:
     """Write a chart to `path` as PNG and beside it as SVG, each whole or not at all."""
     for kind in ("svg", "png"):
