@@ -9,12 +9,10 @@ import dataclasses
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from condenset import draws
@@ -22,6 +20,7 @@ from condenset.classifier import Classifier
 from condenset.data.arrays import from_arrays
 from condenset.engine import Place
 from condenset.errors import UserError, check, check_choice
+from condenset.kept import Kept, in_parts, merged, taken_apart
 from condenset.methods import METHODS
 from condenset.methods.common import images_per_class
 from condenset.recipes import Recipe, make_protocol, make_recipe
@@ -43,15 +42,6 @@ class Form(NamedTuple):
     mean: tuple[float, ...]
     std: tuple[float, ...]
     can_flip: bool
-
-
-@dataclass(frozen=True, kw_only=True)
-class Kept:
-    """What the memory holds of a class: images in pixel space, and the number of real ones that they stand for."""
-
-    images_ICHW: Tensor
-    seen: int
-    soft_IK: Tensor | None = None  # labels over the classes there were when they came; None: hard ones
 
 
 class Memory:
@@ -89,7 +79,7 @@ class Memory:
 
     def __len__(self) -> int:
         """Images in memory."""
-        return sum(len(kept.images_ICHW) for kept in self._kept.values())
+        return sum(map(len, self._kept.values()))
 
     def __repr__(self) -> str:
         return f"Memory({len(self)} images of {len(self._kept)} classes: {self.method}, {self.ipc} a class)"
@@ -136,20 +126,16 @@ class Memory:
     def keep(self, small: CondensedSet, step: ImageData) -> None:
         """Store the set that was made of `arriving` data.
 
-        Of a class that is here already, the first of the stored images and the first of the new ones stay, in
-        proportion to the real images that each stand for; fractions are rounded by lot, so that a stream of small
-        parts is not biased towards its beginning.
+        A class that is here already keeps its number of images, of the stored and the new ones in proportion to the
+        real images that each stand for.
         """
-        check(small.class_names == step.class_names, f"the set's classes must be {step.class_names}", small.class_names)
-        shape = tuple(step.images.shape[1:])
-        check(
-            tuple(small.images.shape[1:]) == shape, f"the set's images must be {shape}", tuple(small.images.shape[1:])
-        )
-        arrived = self._by_class(small, step)
+        counts = images_per_class(step, self.recipe(step))
+        arrived = taken_apart(small, step, counts, self.class_names)
         kinds = {kept.soft_IK is None for kept in (*self._kept.values(), *arrived.values())}
         check(len(kinds) == 1, "labels must be all hard or all soft", "both")
         for name, kept in arrived.items():
-            self._kept[name] = self._merged(name, self._kept[name], kept) if name in self._kept else kept
+            old = self._kept.get(name)
+            self._kept[name] = merged(name, old, kept, self.ipc, self.seed) if old else kept
         self._form = self._form or self._form_of(step)
         about = {key: small.provenance.get(key) for key in ("seconds", "fingerprint", "hardware", "precision")}
         self._steps.append({"classes": list(step.class_names), "images": len(step), **about})
@@ -157,9 +143,9 @@ class Memory:
     @property
     def set(self) -> CondensedSet:
         """All that is in memory, as one set."""
-        form, kept = self._known_form(), list(self._kept.values())
-        counts, num = [len(each.images_ICHW) for each in kept], len(kept)
-        softs = [F.pad(each.soft_IK, (0, num - each.soft_IK.shape[1])) for each in kept if each.soft_IK is not None]
+        form, kept, num = self._known_form(), list(self._kept.values()), len(self._kept)
+        counts = [len(each) for each in kept]
+        softs = [soft for each in kept if (soft := each.soft(num)) is not None]
         hard = torch.repeat_interleave(torch.arange(num), torch.tensor(counts))
         return CondensedSet(
             images=torch.cat([each.images_ICHW for each in kept]),
@@ -226,18 +212,13 @@ class Memory:
         counts, seen, num = list(about["counts"]), list(map(int, about["seen"])), small.num_classes
         fits = len(counts) == len(seen) == num == len(set(small.class_names)) and sum(counts) == len(small)
         check(fits and min(*counts, *seen) >= 1, "a memory must say what it holds of each class", (counts, seen))
-        softs: tuple[Tensor | None, ...] = (None,) * num
-        if small.labels.ndim == 2:
-            softs = small.labels.split(counts)
-        else:
-            hard = torch.repeat_interleave(torch.arange(num), torch.tensor(counts))
-            check(torch.equal(small.labels, hard), "a memory's images must be in the order of classes", counts)
-        parts = zip(small.class_names, small.images.split(counts), seen, softs, strict=True)
-        memory._kept = {n: Kept(images_ICHW=images, seen=s, soft_IK=soft) for n, images, s, soft in parts}
+        memory._kept = dict(zip(small.class_names, in_parts(small.images, small.labels, counts, seen), strict=True))
         channels, height, width = small.images.shape[1:]
         name, shape = str(small.provenance["dataset"]), (channels, height, width)
         memory._form = Form(name, shape, small.mean, small.std, small.can_flip)
         memory._steps = [dict(step) for step in about["steps"]]
+        check(len(memory._steps) > 0, "a memory must say when its classes came", memory._steps)
+        _ = memory.set  # which asks for the rest of what it needs
         return memory
 
     def _read(self, images: Any, labels: Any, class_names: Sequence[str] | None) -> ImageData:
@@ -271,37 +252,6 @@ class Memory:
 
     def _seen(self, name: str) -> int:
         return self._kept[name].seen if name in self._kept else 0
-
-    def _by_class(self, small: CondensedSet, step: ImageData) -> dict[str, Kept]:
-        """A step's set taken apart; soft labels get the columns that the memory has for their classes."""
-        labels_N, soft_NK = small.labels, None
-        if small.labels.ndim == 2:
-            counts = images_per_class(step, self.recipe(step))
-            check(sum(counts) == len(small), f"the set must have {sum(counts)} images", len(small))
-            labels_N = torch.repeat_interleave(torch.arange(step.num_classes), torch.tensor(counts))
-            names = list(dict.fromkeys([*self._kept, *step.class_names]))
-            soft_NK = torch.zeros(len(small), len(names))
-            soft_NK[:, [names.index(name) for name in step.class_names]] = small.labels
-        arrived = {}
-        for number, (name, seen) in enumerate(zip(step.class_names, step.class_counts, strict=True)):
-            mine = labels_N == number
-            check(bool(mine.any()), f"the set must have images of class {name!r}", 0)
-            soft_IK = None if soft_NK is None else soft_NK[mine]
-            arrived[name] = Kept(images_ICHW=small.images[mine], seen=seen, soft_IK=soft_IK)
-        return arrived
-
-    def _merged(self, name: str, old: Kept, new: Kept) -> Kept:
-        room = min(self.ipc, len(old.images_ICHW) + len(new.images_ICHW))
-        share = room * new.seen / (old.seen + new.seen)
-        row = torch.tensor([draws.row_of(name)])
-        lot = float(draws.uniform(draws.make_key(self.seed, "merge"), old.seen, row, 1))
-        taken = min(max(int(share + lot), room - len(old.images_ICHW)), len(new.images_ICHW))
-        soft_IK = None
-        if old.soft_IK is not None and new.soft_IK is not None:
-            before_IK = F.pad(old.soft_IK, (0, new.soft_IK.shape[1] - old.soft_IK.shape[1]))
-            soft_IK = torch.cat((before_IK[: room - taken], new.soft_IK[:taken]))
-        images_ICHW = torch.cat((old.images_ICHW[: room - taken], new.images_ICHW[:taken]))
-        return Kept(images_ICHW=images_ICHW, seen=old.seen + new.seen, soft_IK=soft_IK)
 
     def _provenance(self, form: Form, counts: list[int]) -> dict[str, Any]:
         config = {"ipc": self.ipc, "method": self.method, "seed": self.seed, "on_repeat": self.on_repeat}
