@@ -18,7 +18,7 @@ from condenset.types import of_classes
 METHODS = ("random", "herding", "dsa", "dm")
 
 
-def continual(lab: Lab) -> Outcome:
+def class_incremental(lab: Lab) -> Outcome:
     """Accuracy on the classes seen so far, of networks trained from scratch on the memory after each step.
 
     Classes come in random orders, the same for every method and number of steps; each order has a seed of its own.
