@@ -117,9 +117,12 @@ def test_the_first_data_decide_the_normalisation_unless_it_is_given() -> None:
 def test_a_class_that_comes_again_is_refused_whole_unless_asked() -> None:
     data = tiny_data([4, 4, 4])
     memory = tiny_memory()
-    memory.add(of_classes(data, ["class 1"]))
+    step = memory.arriving(of_classes(data, ["class 1"]))
+    memory.add(step)
     with pytest.raises(cs.UserError, match=r"class 'class 1' is in memory already; on_repeat='merge'"):
         memory.add(data)
+    with pytest.raises(cs.UserError, match="is in memory already"):
+        memory.keep(memory.set, step)
     assert memory.class_names == ("class 1",)
     with pytest.raises(cs.UserError, match="class 'class 0' has 4 images"):
         tiny_memory(ipc=5).add(data)

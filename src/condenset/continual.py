@@ -110,9 +110,7 @@ class Memory:
         form = self._form or self._form_of(data)
         shape = tuple(data.images.shape[1:])
         check(shape == form.shape, f"images must have the shape of those before, {form.shape}", shape)
-        known = next((name for name in names if name in self._kept), None)
-        if known is not None and self.on_repeat == "refuse":
-            raise UserError(f"class {known!r} is in memory already; on_repeat='merge' merges a class that comes again")
+        self._check_repeats(names)
         mine = of_classes(data, names)
         rows = tuple(draws.row_of(name, self._seen(name)) for name in names)
         common = form._asdict()
@@ -129,6 +127,7 @@ class Memory:
         A class that is here already keeps its number of images, of the stored and the new ones in proportion to the
         real images that each stand for.
         """
+        self._check_repeats(step.class_names)
         counts = images_per_class(step, self.recipe(step))
         arrived = taken_apart(small, step, counts, self.class_names)
         kinds = {kept.soft_IK is None for kept in (*self._kept.values(), *arrived.values())}
@@ -249,6 +248,11 @@ class Memory:
         if self._form is None:
             raise UserError("the memory is empty: add images first")
         return self._form
+
+    def _check_repeats(self, names: Sequence[str]) -> None:
+        known = next((name for name in names if name in self._kept), None)
+        if known is not None and self.on_repeat == "refuse":
+            raise UserError(f"class {known!r} is in memory already; on_repeat='merge' merges a class that comes again")
 
     def _seen(self, name: str) -> int:
         return self._kept[name].seen if name in self._kept else 0

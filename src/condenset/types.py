@@ -96,7 +96,8 @@ def of_classes(data: ImageData, names: Sequence[str]) -> ImageData:
     labels = torch.tensor([place.get(name, -1) for name in data.class_names])[data.labels]
     chosen = labels >= 0
     if not bool(chosen.any()):
-        raise UserError(f"no image of {data.name} is of one of the classes {', '.join(map(repr, names[:3]))}, …")
+        more = ", …" if len(names) > 3 else ""
+        raise UserError(f"no image of {data.name} is of one of the classes {', '.join(map(repr, names[:3]))}{more}")
     everything = bool(chosen.all())
     return dataclasses.replace(
         data,
