@@ -29,6 +29,7 @@ def tiny_data(
         mean=(0.5,) * channels,
         std=(0.25,) * channels,
         name="tiny",
+        can_flip=can_flip,
     )
 
 

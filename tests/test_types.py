@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import struct
 from pathlib import Path
@@ -15,6 +16,7 @@ from torch.utils.data import DataLoader
 
 import condenset as cs
 from condenset.files import write_file
+from condenset.types import of_classes
 from plain import tiny_data
 
 
@@ -211,3 +213,15 @@ def test_image_data_is_validated(fields: dict[str, object], message: str) -> Non
     }
     with pytest.raises(cs.UserError, match=message):
         cs.ImageData(**values)  # type: ignore[arg-type]
+
+
+def test_the_images_of_some_classes_labelled_anew() -> None:
+    data = tiny_data([2, 3, 4])
+    some = of_classes(data, ["class 2", "class 0"])
+    assert some.class_counts == (4, 2)
+    assert torch.equal(some.images[some.labels == 0], data.images[data.labels == 2])
+    assert of_classes(data, data.class_names).fingerprint == data.fingerprint != some.fingerprint
+    with pytest.raises(cs.UserError, match=r"no image of tiny is of one of the classes 'x'$"):
+        of_classes(data, ["x"])
+    with pytest.raises(cs.UserError, match="class_rows must have a number for each class, or none, but got 2"):
+        dataclasses.replace(data, class_rows=(1, 2))

@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from condenset.continual import Memory as Memory
     from condenset.data import from_arrays as from_arrays
     from condenset.data import from_dataset as from_dataset
     from condenset.data import from_folder as from_folder
@@ -37,6 +38,7 @@ _HOMES = {
     "evaluate": "evaluation",
     "Ranking": "ranking",
     "rank": "ranking",
+    "Memory": "continual",
     "UserError": "errors",
     "CondensedSet": "types",
     "ImageData": "types",

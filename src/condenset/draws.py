@@ -30,6 +30,13 @@ def make_key(seed: int, *tags: str | int, device: torch.device | str = "cpu") ->
     return torch.tensor(words, dtype=torch.int64, device=device)
 
 
+def row_of(name: str, *tags: int) -> int:
+    """The row of a class that is known by its name alone, whichever other classes there are."""
+    return (
+        int(make_key(0, "class", name, *tags)[0]) >> 1
+    )  # 31 bits: where two classes of thousands meet, they share draws
+
+
 def philox(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
     """Four 32-bit words (as int64) for each broadcast counter."""
     c0, c1, c2, c3 = counter

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -179,6 +180,15 @@ class Trainer:
         self._steps.clear()
         if self.place.device.type == "cuda":
             torch.cuda.empty_cache()
+
+    @torch.no_grad()
+    def result(self) -> nn.Module:
+        """The network as it is trained, its own copy: in float32 and evaluation mode."""
+        network = copy.deepcopy(self.network)
+        views = self.parameters.views(self.weights, torch.float32)
+        for name, parameter in network.named_parameters():
+            parameter.copy_(views[name])
+        return network.eval()
 
     @torch.no_grad()
     def accuracy(self, test: TrainingSet) -> float:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,8 @@ class ImageData:
     """Labelled images as they came: uint8 pixels, one integer label each.
 
     images: (N, C, H, W) uint8, may be memory-mapped; labels: (N,) int64 in 0..K-1; mean, std: per channel, of pixels
-    in 0..1; can_flip: whether a mirrored image keeps its label (no for digits).
+    in 0..1; can_flip: whether a mirrored image keeps its label (no for digits); class_rows: what random draws know the
+    classes by, () for 0..K-1: a class that keeps its own among other classes keeps its draws.
     """
 
     images: Tensor
@@ -39,6 +41,7 @@ class ImageData:
     source: str = ""
     can_flip: bool = True
     known_fingerprint: str = ""
+    class_rows: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         shape = tuple(self.images.shape)
@@ -52,6 +55,8 @@ class ImageData:
         check(low >= 0 and high < self.num_classes, f"labels must lie in 0..{self.num_classes - 1}", (low, high))
         check(len(self.mean) == len(self.std) == shape[1], "mean and std must have a value a channel", self.mean)
         check(min(self.std) > 0, "std must be above 0", self.std)
+        rows = len(self.class_rows)
+        check(rows in (0, self.num_classes), "class_rows must have a number for each class, or none", rows)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -83,6 +88,25 @@ class ImageData:
         for part in self.images.split(4096):
             digest.update(part.contiguous().numpy().data)
         return digest.hexdigest()[:16]
+
+
+def of_classes(data: ImageData, names: Sequence[str]) -> ImageData:
+    """The images of these classes, labelled by their places in `names`; refused where there is none."""
+    place = {name: number for number, name in enumerate(names)}
+    labels = torch.tensor([place.get(name, -1) for name in data.class_names])[data.labels]
+    chosen = labels >= 0
+    if not bool(chosen.any()):
+        more = ", …" if len(names) > 3 else ""
+        raise UserError(f"no image of {data.name} is of one of the classes {', '.join(map(repr, names[:3]))}{more}")
+    everything = bool(chosen.all())
+    return dataclasses.replace(
+        data,
+        images=data.images if everything else data.images[chosen],
+        labels=labels if everything else labels[chosen],
+        class_names=tuple(names),
+        known_fingerprint=data.known_fingerprint if tuple(names) == data.class_names else "",
+        class_rows=(),
+    )
 
 
 @dataclass(frozen=True)

@@ -24,15 +24,21 @@ class ClassStore:
         self.offsets = (torch.cumsum(counts, 0) - counts).to(device)
         self.max_count = max(data.class_counts)
         self.labels_N = torch.repeat_interleave(torch.arange(len(counts)), counts).to(device)
+        self._rows_K = torch.tensor(data.class_rows, device=device) if data.class_rows else None
         mean, std = (torch.tensor(v, device=device) for v in (data.mean, data.std))
         self._scale_C, self._shift_C = 1 / (255 * std), -mean / std
+
+    def rows(self, classes_K: Tensor) -> Tensor:
+        """(K,) what random draws know these classes by."""
+        return classes_K if self._rows_K is None else self._rows_K[classes_K]
 
     def choose(self, key: Tensor, step: int | Tensor, classes_K: Tensor, num: int, *, ordered: bool = True) -> Tensor:
         """(K, num) places of images: of each class `num` drawn without replacement.
 
         A class with fewer has all of its own first; what follows is padding. Without it the order may be left open.
         """
-        chosen = subsets(key, step, classes_K, self.counts[classes_K], self.max_count, num, ordered=ordered)
+        counts_K = self.counts[classes_K]
+        chosen = subsets(key, step, self.rows(classes_K), counts_K, self.max_count, num, ordered=ordered)
         return self.offsets[classes_K, None] + chosen
 
     def choose_any(self, key: Tensor, step: int | Tensor, num: int) -> Tensor:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from condenset.errors import UserError, check_choice
 from condenset.experiments.common import SCALES, Experiment, Lab, Outcome
+from condenset.experiments.continual import class_incremental
 from condenset.experiments.nas import search_architectures
 from condenset.experiments.tables import architectures, batchnorm, sizes, sota
 from condenset.files import write_file
@@ -24,6 +25,11 @@ EXPERIMENTS: dict[str, Experiment] = {
     "sizes": Experiment(title="100 to 1250 images a class against random ones (figure)", perform=sizes),
     "nas": Experiment(
         title="search among 720 ConvNets by proxy sets (Table 5, scatter plot)", perform=search_architectures
+    ),
+    "continual": Experiment(
+        title="classes that come in steps, with a condensed memory (figures)",
+        perform=class_incremental,
+        dataset="cifar100",
     ),
     "generative": Experiment(title="generative models (appendix)", perform=None),
 }

@@ -112,6 +112,15 @@ class Lab:
         finally:
             run.folder, run.job, run.recipe, run.seconds_before = before
 
+    @contextlib.contextmanager
+    def seeded(self, seed: int) -> Iterator[None]:
+        """The run under another seed, for an experiment that repeats itself."""
+        before, self.run.seed = self.run.seed, seed
+        try:
+            yield
+        finally:
+            self.run.seed = before
+
     def remembered(self, name: str, compute: Callable[[Run], Record]) -> Record:
         """What `compute` gives, a JSON record; done once, and read from then on."""
         path = self.folder / "parts" / name / "record.json"

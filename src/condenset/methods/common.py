@@ -39,7 +39,7 @@ def initial_images(store: ClassStore, init: str, seed: int, num: int) -> Tensor:
     if init == "real":
         return store.take(store.choose(key, 0, classes_K, num))
     shape = (num, *store.images_NCHW.shape[1:])
-    return draws.normal(key, 0, classes_K, math.prod(shape)).view(-1, *shape)
+    return draws.normal(key, 0, store.rows(classes_K), math.prod(shape)).view(-1, *shape)
 
 
 def adam(values: Tensor, gradient: Tensor, moments: Tensor, clock: Tensor, lr: float | Tensor) -> None:

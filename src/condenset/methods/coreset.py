@@ -52,7 +52,8 @@ def forgetting(data: ImageData, recipe: TrainedRecipe, run: Run) -> CondensedSet
     key = make_key(run.seed, "forgetting", device=run.place.device)
 
     def choose(one: OneClass) -> Tensor:
-        order_N = permutation(key, one.number, len(one.places_N))
+        row = data.class_rows[one.number] if data.class_rows else one.number
+        order_N = permutation(key, row, len(one.places_N))
         return most_forgotten(one.known.forgetting_N[one.places_N], order_N, one.num)
 
     return _coreset(data, recipe, run, "forgetting", choose)

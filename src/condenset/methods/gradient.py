@@ -210,7 +210,8 @@ class GradientMatching:
         leaf = images_NCHW.detach().clone().requires_grad_()
         images_KICHW = leaf.unflatten(0, chunk.synthetic_KI.shape) if chunk.index_KI is None else leaf[chunk.index_KI]
         if self.operations:
-            uniform_KU = draws.uniform(self.keys["augment"], self.clock, chunk.classes_K, augment.NUM_UNIFORMS)
+            rows_K = self.store.rows(chunk.classes_K)
+            uniform_KU = draws.uniform(self.keys["augment"], self.clock, rows_K, augment.NUM_UNIFORMS)
             transform = augment.draw(uniform_KU, self.operations, self.size)
             real_KBCHW = self.store.take_augmented(places_KB, transform, dtype)
             images_KICHW = augment.apply(transform, images_KICHW)

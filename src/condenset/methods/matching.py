@@ -174,7 +174,8 @@ class Matching:
         ordered = chunk.real_KB is not None  # padding comes last; a mean does not ask
         places_KB = self.store.choose(self.keys["real"], self.clock, chunk.classes_K, self.batch, ordered=ordered)
         if self.operations:
-            uniform_KU = draws.uniform(self.keys["augment"], self.clock, chunk.classes_K, augment.NUM_UNIFORMS)
+            rows_K = self.store.rows(chunk.classes_K)
+            uniform_KU = draws.uniform(self.keys["augment"], self.clock, rows_K, augment.NUM_UNIFORMS)
             transform = augment.draw(uniform_KU, self.operations, self.size)
             real_KBCHW = self.store.take_augmented(places_KB, transform, self.dtype)
             images_KICHW = augment.apply(transform, images_KICHW, self.dtype)

@@ -52,12 +52,12 @@ def new_chart() -> tuple[Figure, Axes]:
     return figure, figure.subplots()
 
 
-def new_panels(num: int) -> tuple[Figure, Sequence[Axes]]:
-    """A figure of so many plots side by side."""
+def new_panels(num: int, *, width: float = 5.0, sharey: bool = True) -> tuple[Figure, list[Axes]]:
+    """A figure of several plots side by side."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(3.5 * num, 3.8), layout="constrained")
-    return figure, figure.subplots(1, num, squeeze=False)[0]
+    figure = Figure(figsize=(1 + width * num, 4.5), layout="constrained")
+    return figure, list(figure.subplots(1, num, sharey=sharey, squeeze=False)[0])
 
 
 def save_chart(figure: Figure, path: Path) -> None:

@@ -1,0 +1,104 @@
+"""Class-incremental learning with a condensed memory, in 5 and in 10 steps (the paper's two figures)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean, pstdev
+
+import torch
+
+from condenset import draws
+from condenset.continual import Memory
+from condenset.experiments.common import Lab, Outcome, Record, Table, percent
+from condenset.report.charts import new_panels, save_chart
+from condenset.types import of_classes
+
+METHODS = ("random", "herding", "dsa", "dm")
+
+
+def class_incremental(lab: Lab) -> Outcome:
+    """Accuracy on the classes seen so far, of networks trained from scratch on the memory after each step.
+
+    Classes come in random orders, the same for every method and number of steps; each order has a seed of its own.
+    Herding's network, like DSA's, is trained on the step's real images alone, as the paper does.
+    """
+    num_classes = lab.splits.train.num_classes
+    several = sorted({min(steps, num_classes) for steps in lab.at(tiny=(2, 5), small=(5, 10), paper=(5, 10))})
+    orders = range(lab.at(tiny=1, small=2, paper=5))
+    records = [
+        record
+        for steps in several
+        for method in METHODS
+        for order in orders
+        for record in _stream(lab, method, steps, order)
+    ]
+    rows = []
+    for steps in several:
+        for text, pick in (("final", final), ("average over steps", average)):
+            cells = [percent(pick(_those(records, steps, method))) for method in METHODS]
+            rows.append((str(steps), text, *cells))
+    table = Table(("steps", "accuracy", *METHODS), rows)
+    return Outcome(records=records, table=table, draw=lambda path: _draw(records, several, path))
+
+
+def _stream(lab: Lab, method: str, steps: int, order: int) -> list[Record]:
+    """One memory, fed with the classes of one order: a record after each step."""
+    train, place, records = lab.splits.train, lab.run.place, []
+    protocol = lab.protocol(nets=lab.at(tiny=2, small=3, paper=3))  # networks an order
+    seed = int(draws.make_key(lab.run.seed, "order", order)[0])
+    recipe = dataclasses.asdict(lab.recipe(method, lab.at(tiny=2, small=20, paper=20)))
+    memory = Memory(method=method, seed=seed, device=str(place.device), precision=place.precision, **recipe)
+    classes = draws.permutation(draws.make_key(seed, "classes"), 0, train.num_classes)
+    for number, part in enumerate(torch.tensor_split(classes, steps), start=1):
+        name = f"{method}-{steps}-{order}-{number}"
+        arriving = memory.arriving(of_classes(train, [train.class_names[each] for each in part.tolist()]))
+        with lab.seeded(seed):
+            small = lab.condensed(name, method, memory.recipe(arriving), arriving)
+            memory.keep(small, arriving)
+            record = lab.scored(name, memory.set, protocol, memory.seen(lab.splits.test))
+        about = {"method": method, "ipc": memory.ipc, "steps": steps, "order": order, "step": number}
+        about |= {"classes": list(small.class_names), "classes_seen": len(memory.class_names)}
+        records.append({**about, "condense_seconds": small.provenance["seconds"], **record})
+    return records
+
+
+def _those(records: Sequence[Record], steps: int, method: str) -> list[Record]:
+    return [record for record in records if (record["steps"], record["method"]) == (steps, method)]
+
+
+def final(records: Sequence[Record]) -> Record:
+    """Mean and std, over orders and networks, of the accuracy on all classes."""
+    last = max(record["step"] for record in records)
+    return _spread([each for record in records if record["step"] == last for each in record["accuracies"]])
+
+
+def average(records: Sequence[Record]) -> Record:
+    """Mean and std, over orders and networks, of the accuracies averaged over the steps of an order."""
+    orders = sorted({record["order"] for record in records})
+    streams = [[record["accuracies"] for record in records if record["order"] == order] for order in orders]
+    return _spread([fmean(steps) for stream in streams for steps in zip(*stream, strict=True)])
+
+
+def _spread(accuracies: Sequence[float]) -> Record:
+    return {"accuracy_mean": fmean(accuracies), "accuracy_std": pstdev(accuracies)}
+
+
+def _draw(records: Sequence[Record], several: Sequence[int], path: Path) -> None:
+    figure, panels = new_panels(len(several))
+    for axes, steps in zip(panels, several, strict=True):
+        for method in METHODS:
+            mine = _those(records, steps, method)
+            seen = sorted({record["classes_seen"] for record in mine})
+            found = [
+                _spread([a for record in mine if record["classes_seen"] == num for a in record["accuracies"]])
+                for num in seen
+            ]
+            means, spreads = ([100 * each[key] for each in found] for key in ("accuracy_mean", "accuracy_std"))
+            axes.errorbar(seen, means, yerr=spreads, fmt="o-", capsize=2, label=method)
+        axes.set_title(f"{steps} steps")
+        axes.set_xlabel("classes seen")
+    panels[0].set_ylabel("test accuracy on them, %")
+    panels[-1].legend()
+    save_chart(figure, path)

@@ -1,0 +1,97 @@
+"""Class-incremental learning: what is tested after each step, and what is told of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from condenset import CondensedSet, ImageData, Scores
+from condenset.engine import Place
+from condenset.experiments import common, perform
+from condenset.experiments.common import Record
+from condenset.experiments.continual import average, final
+from condenset.runs import Interrupted, Run, Silent
+from condenset.types import Splits
+from plain import tiny_data
+
+METHODS = ("random", "herding", "dm")
+SPLITS = Splits(train=tiny_data([6, 6, 6, 6, 6]), test=tiny_data([2, 3, 4, 5, 6], seed=1))
+
+
+@pytest.fixture(autouse=True)
+def tiniest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("condenset.experiments.continual.METHODS", METHODS)
+    monkeypatch.setattr("condenset.experiments.continual.save_chart", lambda figure, path: None)
+    monkeypatch.setitem(common.RECIPES_AT, "tiny", common.RECIPES_AT["tiny"] | {"iterations": 2, "batch": 4})
+    monkeypatch.setitem(common.PROTOCOLS_AT, "tiny", common.PROTOCOLS_AT["tiny"] | {"epochs": 1})
+
+
+def go(folder: Path, run: Run | None = None) -> list[Record]:
+    run = run or Run(seed=1, place=Place.best("cpu"))
+    perform("continual", SPLITS, run, folder, dataset="tiny", scale="tiny")
+    found: list[Record] = json.loads((folder / "results.json").read_text())
+    return found
+
+
+def test_after_every_step_the_classes_seen_are_tested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tested: dict[str, tuple[CondensedSet, ImageData, int]] = {}
+
+    def look(small: CondensedSet, test: ImageData, protocol: Any, run: Run, text: str) -> Scores:
+        tested[run.job] = small, test, run.seed
+        return Scores(accuracies=(0.5, 0.7), network="none")
+
+    monkeypatch.setattr(common, "score", look)
+    records = go(tmp_path)
+    assert len(records) == len(tested) == len(METHODS) * (2 + 5)
+    for record in records:
+        small, test, seed = tested[f"{record['method']}-{record['steps']}-{record['order']}-{record['step']}"]
+        assert seed != 1 and small.provenance["seed"] == seed
+        earlier = [r for r in records if (r["method"], r["steps"]) == (record["method"], record["steps"])]
+        seen = [name for r in earlier if r["step"] <= record["step"] for name in r["classes"]]
+        assert small.class_names == test.class_names == tuple(seen)
+        assert len(small) == 2 * len(seen) and record["classes_seen"] == len(seen)
+        assert len(test) == sum(SPLITS.test.class_counts[int(name.split()[1])] for name in seen)
+        for place, name in enumerate(seen):
+            mine = SPLITS.test.images[SPLITS.test.labels == int(name.split()[1])]
+            assert torch.equal(test.images[test.labels == place], mine)
+    assert [len(r["classes"]) for r in records if r["method"] == "dm"] == [3, 2, 1, 1, 1, 1, 1]
+    for method in ("random", "dm"):  # which the paper finds not to depend on how classes are split
+        last = [tested[f"{method}-{steps}-0-{steps}"][0] for steps in (2, 5)]
+        torch.testing.assert_close(last[0].images, last[1].images)
+
+
+class StopAt(Silent):
+    """Asks the run to stop when so many loops have begun."""
+
+    def __init__(self, run: Run, number: int) -> None:
+        self.run, self.left = run, number
+
+    def start(self, text: str, total: int, done: int = 0) -> None:
+        self.left -= 1
+
+    def update(self, done: int, note: str = "") -> None:
+        self.run.stop_requested = int(self.left <= 0)
+
+
+def test_stopped_and_gone_on_with_it_comes_out_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("condenset.experiments.continual.METHODS", ("herding", "dm"))
+    undisturbed = go(tmp_path / "whole")
+    run = Run(seed=1, place=Place.best("cpu"))
+    run.progress = StopAt(run, 29)  # while dm's memory is tested
+    with pytest.raises(Interrupted):
+        go(tmp_path / "stopped", run)
+    assert run.seed == 1
+    again = go(tmp_path / "stopped")
+    assert [r["accuracies"] for r in again] == [r["accuracies"] for r in undisturbed]
+
+
+def test_final_and_average_are_over_orders_and_networks() -> None:
+    values = {(0, 1): [0.8, 0.6], (0, 2): [0.4, 0.4], (1, 1): [1.0, 1.0], (1, 2): [0.2, 0.6]}
+    records = [{"order": order, "step": step, "accuracies": each} for (order, step), each in values.items()]
+    assert final(records)["accuracy_mean"] == pytest.approx(0.4)
+    assert final(records)["accuracy_std"] == pytest.approx(0.02**0.5)
+    assert average(records)["accuracy_mean"] == pytest.approx((0.6 + 0.5 + 0.6 + 0.8) / 4)
