@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from condenset.evaluation import evaluate as evaluate
     from condenset.methods import METHODS as METHODS
     from condenset.methods import condense as condense
+    from condenset.methods.pools import Pool as Pool
+    from condenset.methods.pools import train_pool as train_pool
     from condenset.networks import NETWORKS as NETWORKS
     from condenset.types import CondensedSet as CondensedSet
     from condenset.types import ImageData as ImageData
@@ -27,6 +29,8 @@ _HOMES = {
     "from_dataset": "data",
     "condense": "methods",
     "METHODS": "methods",
+    "Pool": "methods.pools",
+    "train_pool": "methods.pools",
     "NETWORKS": "networks",
     "evaluate": "evaluation",
     "UserError": "errors",

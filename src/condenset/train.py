@@ -109,15 +109,21 @@ class Trainer:
         self.pass_number, self.position = torch.zeros_like(self.clock), torch.zeros_like(self.clock)
         self._steps: dict[int, Callable[[], None]] = {}
 
-    def train(self, seed: int, *tags: str | int, after_pass: Callable[[int], None] = lambda _: None) -> None:
-        """Draw a fresh network and train it; after_pass(n) is called as pass n, from 1, ends."""
+    def train(
+        self,
+        seed: int,
+        *tags: str | int,
+        after_pass: Callable[[int], None] = lambda _: None,
+        after_step: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Draw a fresh network and train it; after_step() is called as a step ends, after_pass(n) as pass n, from 1."""
         protocol, device = self.protocol, self.place.device
         key, order_key, augment_key = (
             draws.make_key(seed, *tags, use, device=device) for use in ("network", "order", "augment")
         )
         self.start(self.parameters.initial(draws.flat_uniform(key, 0, self.parameters.num)), augment_key)
         for number in range(1, protocol.passes + 1):
-            self.one_pass(order_key, number)
+            self.one_pass(order_key, number, after_step)
             if number == protocol.drop_after:
                 self.lr.mul_(0.1)
                 self.velocity.zero_()
@@ -135,13 +141,14 @@ class Trainer:
             self.forgetting.reset()
         self.lr.fill_(self.protocol.lr)
 
-    def one_pass(self, order_key: Tensor, number: int | Tensor) -> None:
+    def one_pass(self, order_key: Tensor, number: int | Tensor, after_step: Callable[[], None] = lambda: None) -> None:
         """A step on every batch of the set, in the order drawn for this number."""
         self.order_key.copy_(order_key)
         self.pass_number.fill_(number)
         self._step_of(0)()
         for first in range(0, len(self.data), self.protocol.batch):
             self._step_of(min(self.protocol.batch, len(self.data) - first))()
+            after_step()
 
     @torch.no_grad()
     def accuracy(self, test: TrainingSet) -> float:

@@ -7,6 +7,9 @@ from pathlib import Path
 
 from condenset.errors import UserError, check_choice
 from condenset.experiments.common import SCALES, Experiment, Lab, Outcome
+from condenset.experiments.cost import cost
+from condenset.experiments.distribution import distribution
+from condenset.experiments.pooled import networks
 from condenset.experiments.tables import architectures, batchnorm, sizes, sota
 from condenset.files import write_file
 from condenset.runs import Run, writable
@@ -21,6 +24,9 @@ EXPERIMENTS: dict[str, Experiment] = {
         title="condensed on one architecture, tested on another (Table 3)", perform=architectures
     ),
     "sizes": Experiment(title="100 to 1250 images a class against random ones (figure)", perform=sizes),
+    "networks": Experiment(title="matching with networks trained to some accuracy (Table 4, figure)", perform=networks),
+    "distribution": Experiment(title="where synthetic images lie among real ones (figure)", perform=distribution),
+    "cost": Experiment(title="accuracy against seconds while condensing (figure)", perform=cost),
     "generative": Experiment(title="generative models (appendix)", perform=None),
 }
 

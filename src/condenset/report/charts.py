@@ -52,6 +52,15 @@ def new_chart() -> tuple[Figure, Axes]:
     return figure, figure.subplots()
 
 
+def new_panels(num: int, columns: int, size: float = 3.5) -> tuple[Figure, list[Axes]]:
+    """A figure of `num` square plots in rows."""
+    from matplotlib.figure import Figure
+
+    rows = -(-num // columns)
+    figure = Figure(figsize=(size * min(columns, num), size * rows), layout="constrained")
+    return figure, [figure.add_subplot(rows, min(columns, num), place + 1) for place in range(num)]
+
+
 def save_chart(figure: Figure, path: Path) -> None:
     """Write a chart to `path` as PNG and beside it as SVG, each whole or not at all."""
     for kind in ("svg", "png"):
