@@ -7,7 +7,7 @@ from pathlib import Path
 
 from condenset.experiments.common import Lab, Outcome, Record, Table, percent
 from condenset.recipes import GradientRecipe, MatchingRecipe
-from condenset.report.charts import LEAST_SECONDS, new_chart, save_chart
+from condenset.report.charts import new_chart, save_chart
 
 METHODS = ("dsa", "dm")
 
@@ -28,7 +28,7 @@ def cost(lab: Lab) -> Outcome:
             about = {"method": method, "ipc": ipc, "step": step, "condense_seconds": small.provenance["seconds"]}
             records.append({**about, **lab.scored(f"{name}-{step}", small, lab.protocol())})
     rows: list[tuple[str, ...]] = [
-        (r["method"], str(r["step"]), f"{r['condense_seconds']:.1f}", percent(r)) for r in records
+        (r["method"], str(r["step"]), f"{r['condense_seconds']:.3g}", percent(r)) for r in records
     ]
     table = Table(("method", "steps of the images", "seconds", "accuracy %"), rows)
     return Outcome(records=records, table=table, draw=lambda path: _draw(records, path))
@@ -37,14 +37,15 @@ def cost(lab: Lab) -> Outcome:
 def log_spaced(total: int, num: int) -> list[int]:
     """Up to `num` steps from a thousandth of `total` to `total`, each about as many times the one before."""
     first = max(1.0, total / 1000)
-    return sorted({round(first * (total / first) ** (place / (num - 1))) for place in range(num)} - {0})
+    steps = {round(first * (total / first) ** (place / (num - 1))) for place in range(num)}
+    return sorted(step for step in steps if 1 <= step <= total)
 
 
 def _draw(records: Sequence[Record], path: Path) -> None:
     figure, axes = new_chart()
     for method in METHODS:
         mine = [record for record in records if record["method"] == method]
-        seconds = [max(record["condense_seconds"], LEAST_SECONDS) for record in mine]
+        seconds = [max(record["condense_seconds"], 1e-3) for record in mine]
         means, spreads = ([100 * record[key] for record in mine] for key in ("accuracy_mean", "accuracy_std"))
         axes.errorbar(seconds, means, yerr=spreads, fmt="o-", capsize=2, label=method)
     axes.set_xscale("log")

@@ -124,14 +124,11 @@ def _draw(tensors: Mapping[str, Tensor], names: Sequence[str], path: Path) -> No
     """Real images as points, synthetic ones as stars, a colour a class."""
     figure, panels = new_panels(len(METHODS), columns=3, size=4.5)
     for axes, method in zip(panels, METHODS, strict=True):
-        for kind, style in (
-            ("real", {"s": 4, "alpha": 0.3}),
-            (method, {"s": 60, "marker": "*", "edgecolors": "black"}),
-        ):
-            for number, name in enumerate(names):
-                mine = tensors[kind][tensors[f"{kind}.labels"] == number].numpy()
-                label = name if kind == "real" else None
-                axes.scatter(mine[:, 0], mine[:, 1], color=f"C{number}", linewidths=0.5, label=label, **style)
+        for number, name in enumerate(names):
+            real, mine = (tensors[k][tensors[f"{k}.labels"] == number].numpy() for k in ("real", method))
+            color = f"C{number}"
+            axes.plot(*real.T, ".", markersize=3, alpha=0.3, color=color, label=name, rasterized=True)  # a small SVG
+            axes.plot(*mine.T, "*", markersize=9, color=color, markeredgecolor="black", markeredgewidth=0.5)
         axes.set_title(method)
         axes.set_xticks([])
         axes.set_yticks([])

@@ -46,7 +46,7 @@ def networks(lab: Lab) -> Outcome:
 
 def _pool(lab: Lab, spec: str) -> Pool:
     """The trained networks, in the folder of a part."""
-    num, epochs = lab.at(tiny=(2, 3), small=(20, 10), paper=(1000, 30))
+    num, epochs = lab.at(tiny=(2, 20), small=(20, 10), paper=(1000, 30))
     data = lab.splits.train
     protocol = pool_protocol(data, network=spec, epochs=epochs)
     folder = lab.folder / "parts" / "pool" / "networks"
@@ -69,6 +69,7 @@ def _draw(sets: dict[str, CondensedSet], path: Path) -> None:
     """The images by group, a panel each."""
     figure, panels = new_panels(len(sets), columns=5)
     for axes, (title, small) in zip(panels, sets.items(), strict=True):
-        axes.imshow(draw_grid([small], [title]))
+        axes.imshow(draw_grid([small], [""]))
+        axes.set_title(title)
         axes.set_axis_off()
     save_chart(figure, path)
