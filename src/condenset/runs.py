@@ -184,6 +184,7 @@ def iterate(
     state["losses"][i % len]. The device is waited for only when progress, a checkpoint or a snapshot is due; made(s)
     gives the set as it stands after s seconds, for snapshots, whose own time does not count.
     """
+    assert made or not run.snapshots, "this method keeps no snapshots"
     clock = time.monotonic()
     first = run.restore(state)
     if not 0 <= first <= iterations:

@@ -25,9 +25,9 @@ METHODS = ("dc", "dsa", "dm")
 NUM_CLASSES = 3
 NEIGHBOURS = 10  # real images that say which class a synthetic one is among
 COLUMNS = {
-    "spread": "distance to the class centre, of real images' own",
-    "reach": "distance of real images to the nearest synthetic, of that to the centre",
-    "agreement": "among its own class, %",
+    "spread": "to the class centre",
+    "reach": "real to the nearest",
+    "agreement": "among its class, %",
 }
 
 

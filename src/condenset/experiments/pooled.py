@@ -46,7 +46,7 @@ def networks(lab: Lab) -> Outcome:
 
 def _pool(lab: Lab, spec: str) -> Pool:
     """The trained networks, in the folder of a part."""
-    num, epochs = lab.at(tiny=(2, 20), small=(20, 10), paper=(1000, 30))
+    num, epochs = lab.at(tiny=(2, 20), small=(20, 20), paper=(1000, 30))
     data = lab.splits.train
     protocol = pool_protocol(data, network=spec, epochs=epochs)
     folder = lab.folder / "parts" / "pool" / "networks"
