@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from condenset.evaluation import evaluate as evaluate
     from condenset.methods import METHODS as METHODS
     from condenset.methods import condense as condense
+    from condenset.methods.pools import Pool as Pool
+    from condenset.methods.pools import train_pool as train_pool
     from condenset.networks import NETWORKS as NETWORKS
     from condenset.networks import search_space as search_space
     from condenset.ranking import Ranking as Ranking
@@ -33,6 +35,8 @@ _HOMES = {
     "split_off": "data",
     "condense": "methods",
     "METHODS": "methods",
+    "Pool": "methods.pools",
+    "train_pool": "methods.pools",
     "NETWORKS": "networks",
     "search_space": "networks",
     "evaluate": "evaluation",

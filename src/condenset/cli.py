@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from condenset.cli_data import app as data_app
+from condenset.cli_networks import app as networks_app
 from condenset.cli_options import (
     AllowFewer,
     AsJson,
@@ -39,7 +40,7 @@ from condenset.cli_options import (
     Whole,
 )
 from condenset.cli_paper import paper_command, resume_experiment
-from condenset.cli_shared import anchored, given, in_bytes_or_none, load, watched
+from condenset.cli_shared import anchored, given, in_bytes_or_none, load, print_rows, watched
 from condenset.errors import UserError
 from condenset.version import VERSION
 
@@ -54,6 +55,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(data_app, name="data")
+app.add_typer(networks_app, name="networks")
 app.command("paper")(paper_command)
 
 
@@ -278,16 +280,7 @@ def methods_command(as_json: AsJson = False) -> None:
     """List the methods and the options of each, with defaults."""
     from condenset.recipes import describe
 
-    _print_rows(("method", "what it does", "options"), describe(), as_json)
-
-
-@app.command("networks")
-def networks_command(as_json: AsJson = False) -> None:
-    """List the networks and the options of each, with defaults."""
-    from condenset.networks import describe
-
-    rows = [(row.name, row.text, row.options) for row in describe()]
-    _print_rows(("network", "what it is", "options"), rows, as_json)
+    print_rows(("method", "what it does", "options"), describe(), as_json)
 
 
 def _recipe(
@@ -368,15 +361,6 @@ def _print_records(records: list[dict[str, Any]], as_json: bool) -> None:
         print(json.dumps(records, indent=1))
     else:
         print_scores(records)
-
-
-def _print_rows(columns: tuple[str, str, str], rows: list[tuple[str, str, str]], as_json: bool) -> None:
-    from condenset.console import print_table
-
-    if as_json:
-        print(json.dumps([dict(zip(("name", "about", "options"), row, strict=True)) for row in rows], indent=1))
-    else:
-        print_table(columns, rows)
 
 
 def _print_facts(facts: dict[str, Any], as_json: bool) -> None:

@@ -1,8 +1,9 @@
-"""What commands share: options that were given, loading, stopping."""
+"""What commands share: options that were given, loading, stopping, listing."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import sys
@@ -30,6 +31,16 @@ def load(dataset: str, data_dir: Path | str | None = None, size: int | None = No
     from condenset import data
 
     return data.load(dataset, data_dir=data_dir, size=size)
+
+
+def print_rows(columns: tuple[str, str, str], rows: list[tuple[str, str, str]], as_json: bool) -> None:
+    """What there is, by name, as a table or as JSON."""
+    from condenset.console import print_table
+
+    if as_json:
+        print(json.dumps([dict(zip(("name", "about", "options"), row, strict=True)) for row in rows], indent=1))
+    else:
+        print_table(columns, rows)
 
 
 @contextlib.contextmanager

@@ -97,6 +97,12 @@ def subsets(
     return torch.where(torch.arange(num, device=key.device) < counts[:, None], chosen, 0)
 
 
+def choice(key: Tensor, step: int | Tensor, num: int) -> Tensor:
+    """(1,) one of 0..num-1, all alike: which of a few things is this step's."""
+    row = torch.zeros(1, dtype=torch.int64, device=key.device)
+    return (bits(key, step, row, 1)[0] * num) >> 32
+
+
 def permutation(key: Tensor, step: int | Tensor, num: int) -> Tensor:
     """(num,) a random order of 0..num-1."""
     row = torch.zeros(1, dtype=torch.int64, device=key.device)

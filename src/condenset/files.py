@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from condenset.errors import UserError
 
@@ -43,12 +44,25 @@ def write_tensors(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], m
 
 def read_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Tensors and metadata of a .safetensors file; sizes are checked against the file before anything is read."""
+    with _opened(path) as file:
+        return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
+
+
+def read_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
+    """The metadata of a .safetensors file alone, however large its tensors are."""
+    with _opened(path) as file:
+        return dict(file.metadata() or {})
+
+
+@contextlib.contextmanager
+def _opened(path: str | os.PathLike[str]) -> Iterator[Any]:
+    """A .safetensors file, open; what is none is refused in a line."""
     import safetensors
 
     if not Path(path).is_file():
         raise UserError(f"no such file: {path}")
     try:
         with safetensors.safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
+            yield file
     except (safetensors.SafetensorError, RuntimeError, OverflowError) as error:
         raise UserError(f"{path} is not a readable .safetensors file: {' '.join(str(error).split())}") from None

@@ -17,7 +17,16 @@ from condenset.engine import Place
 from condenset.errors import UserError, check, check_choice
 from condenset.methods.common import images_per_class
 from condenset.methods.matching import check_memory
-from condenset.recipes import RECIPES, MatchingRecipe, Protocol, Recipe, defaults_by_ipc, make_protocol, make_recipe
+from condenset.recipes import (
+    RECIPES,
+    DistributionRecipe,
+    MatchingRecipe,
+    Protocol,
+    Recipe,
+    defaults_by_ipc,
+    make_protocol,
+    make_recipe,
+)
 from condenset.sizes import in_bytes
 from condenset.types import ImageData
 from condenset.version import VERSION
@@ -146,7 +155,7 @@ def check_plan(plan: Plan, data: ImageData) -> None:
     for job in plan.jobs:
         if job.recipe:
             images_per_class(data, job.recipe)
-        if type(job.recipe) is MatchingRecipe and plan.memory is not None:
+        if isinstance(job.recipe, DistributionRecipe) and plan.memory is not None:
             check_memory(data, job.recipe, Place.best(plan.device, plan.precision), plan.memory)
 
 

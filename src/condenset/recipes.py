@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 from condenset import augment
@@ -86,7 +87,7 @@ class ForgettingRecipe(TrainedRecipe):
 
 @dataclass(frozen=True, kw_only=True)
 class MatchingRecipe(Recipe):
-    """Distribution matching (Algorithm 1 of the paper)."""
+    """What a method takes that matches real and synthetic images as networks see them."""
 
     network: str = "convnet"
     iterations: int = 20_000
@@ -102,6 +103,20 @@ class MatchingRecipe(Recipe):
         check(_number(self.momentum) and 0 <= self.momentum < 1, "momentum must lie in 0..1", self.momentum)
         check_choice("init", self.init, INITS)
         augment.parse(self.augment)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DistributionRecipe(MatchingRecipe):
+    """Distribution matching (Algorithm 1 of the paper)."""
+
+    pool: str = ""  # a folder of trained networks to draw from; none: a fresh random one in every iteration
+    group: str = "all"  # of the pool, by validation accuracy in %, such as 60-70
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        read_group(self.group)
+        if self.pool:  # a run may be resumed from another folder
+            object.__setattr__(self, "pool", str(Path(self.pool).expanduser().absolute()))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -266,7 +281,7 @@ RECIPES: dict[str, type[Recipe]] = {
     "ld": LabelRecipe,
     "dc": GradientRecipe,
     "dsa": SiameseRecipe,
-    "dm": MatchingRecipe,
+    "dm": DistributionRecipe,
 }
 
 
@@ -297,7 +312,7 @@ def make_protocol(*, name: str, size: int, whole: bool = False, **fields: Any) -
 DIGITS = ("digits", 8)  # the demonstration: a minute or two on two cores
 DIGITS_NETWORK = "convnet(width=64, depth=2)"
 DIGITS_PRESETS: dict[type[Recipe], dict[str, Any]] = {
-    MatchingRecipe: {"iterations": 500, "batch": 64, "network": DIGITS_NETWORK},
+    DistributionRecipe: {"iterations": 500, "batch": 64, "network": DIGITS_NETWORK},
     HerdingRecipe: {"network": DIGITS_NETWORK, "epochs": 40},
     KCenterRecipe: {"network": DIGITS_NETWORK, "epochs": 40},
     ForgettingRecipe: {"network": DIGITS_NETWORK, "epochs": 40},
@@ -376,6 +391,18 @@ def _make(kind: type[T], what: str, fields: dict[str, Any]) -> T:
         elif names[key].type == "str" and not isinstance(value, str):
             raise UserError(f"{key} must be text, but got {value!r}")
     return kind(**fields)
+
+
+def read_group(group: str) -> tuple[float, float]:
+    """The accuracies, in %, that a group such as 60-70 lies between; all: any."""
+    if group == "all":
+        return 0.0, 100.0
+    try:
+        low, high = map(float, group.split("-"))
+    except (AttributeError, ValueError):
+        low, high = 1.0, 0.0
+    check(0 <= low < high <= 100, "group must be all, or accuracies in % such as 60-70", group)
+    return low, high
 
 
 def _check_learning(iterations: int, batch: int, lr: float) -> None:

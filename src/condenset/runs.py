@@ -12,9 +12,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -22,6 +22,9 @@ from torch import Tensor
 from condenset.engine.place import Place
 from condenset.errors import UserError
 from condenset.files import read_tensors, write_tensors
+
+if TYPE_CHECKING:
+    from condenset.types import CondensedSet
 
 CHECKPOINT_SECONDS = 30.0
 SETTLE_SECONDS = 0.5  # between two looks at the device
@@ -74,6 +77,7 @@ class Run:
     memory: int | None = None  # bytes that they, data and images may take; None: what keeps the device busy
     listening: bool = False  # a loop is under way that looks at stop_requested
     stop_requested: int = 0  # the number of the signal that asked for it
+    snapshots: frozenset[int] = frozenset()  # iterations after which the set is kept as it stands
     seconds_before: float = 0.0  # spent on this job before a resume
     shared: dict[str, Any] = field(default_factory=dict)  # what one job made and others need too, such as a network
     _last_save: float = field(default_factory=time.monotonic)
@@ -122,6 +126,17 @@ class Run:
             write_tensors(self.checkpoint_path, state, {"checkpoint": json.dumps(meta)})
         self._last_save = time.monotonic()
 
+    def snapshot_path(self, step: int) -> Path:
+        """Where the set as it stood after so many iterations is kept."""
+        assert self.folder is not None, "snapshots need a folder"
+        return self.folder / "snapshots" / f"{step}.safetensors"
+
+    def snapshot(self, step: int, small: CondensedSet) -> None:
+        """Keep the set as it stands; its provenance says after how many iterations."""
+        path = self.snapshot_path(step)
+        with writable(path):
+            replace(small, provenance={**small.provenance, "step": step}).save(path, overwrite=True)
+
     def restore(self, state: Mapping[str, Tensor]) -> int:
         """Fill the state from the job's checkpoint, if there is one, and give the step it stood at."""
         path = self.checkpoint_path
@@ -156,13 +171,20 @@ class Run:
 
 
 def iterate(
-    run: Run, state: Mapping[str, Tensor], iterations: int, prepare: Callable[[], Callable[[int], None]], text: str
+    run: Run,
+    state: Mapping[str, Tensor],
+    iterations: int,
+    prepare: Callable[[], Callable[[int], None]],
+    text: str,
+    made: Callable[[float], CondensedSet] | None = None,
 ) -> float:
     """Advance `state` in place to the last iteration, with checkpoints, progress, events; give the seconds spent.
 
     prepare() gives the step, made after the state is restored; step(i) runs iteration i and leaves its loss in
-    state["losses"][i % len]. The device is waited for only when progress or a checkpoint is due.
+    state["losses"][i % len]. The device is waited for only when progress, a checkpoint or a snapshot is due; made(s)
+    gives the set as it stands after s seconds, for snapshots, whose own time does not count.
     """
+    assert made or not run.snapshots, "this method keeps no snapshots"
     clock = time.monotonic()
     first = run.restore(state)
     if not 0 <= first <= iterations:
@@ -174,7 +196,7 @@ def iterate(
     checked, due = first, time.monotonic() + SETTLE_SECONDS
 
     def settle(done: int) -> None:
-        nonlocal checked, due
+        nonlocal checked, due, clock
         values = losses.index_select(0, torch.arange(checked, done, device=losses.device) % len(losses)).tolist()
         for number, value in enumerate(values, start=checked + 1):
             if not math.isfinite(value):
@@ -183,6 +205,9 @@ def iterate(
         if values:
             run.event("step", step=done, loss=values[-1], seconds=round(seconds, 3))
             run.progress.update(done, f"loss {values[-1]:.4g}")
+        if values and made and done in run.snapshots:  # before the checkpoint, which a resumed run goes on from
+            run.snapshot(done, made(seconds))
+            clock = time.monotonic() + run.seconds_before - seconds
         checked = done
         stopping = bool(run.stop_requested)
         run.checkpoint(done, seconds, state, force=stopping)
@@ -193,7 +218,8 @@ def iterate(
     try:
         for i in range(first, iterations):
             step(i)
-            if time.monotonic() >= due or i + 1 - checked == len(losses) or run.stop_requested:
+            full = i + 1 - checked == len(losses)
+            if time.monotonic() >= due or full or run.stop_requested or i + 1 in run.snapshots:
                 settle(i + 1)
         settle(iterations)
         _check_finite(run, state, iterations)

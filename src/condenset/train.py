@@ -133,12 +133,18 @@ class Trainer:
         num, batch = len(self.data), self.protocol.batch
         return [min(batch, num - first) for first in range(0, num, batch)]
 
-    def train(self, seed: int, *tags: str | int, after_pass: Callable[[int], None] = lambda _: None) -> None:
-        """Draw a fresh network and train it; after_pass(n) is called as pass n, from 1, ends."""
-        for number in self.training(seed, *tags):
+    def train(
+        self,
+        seed: int,
+        *tags: str | int,
+        after_pass: Callable[[int], None] = lambda _: None,
+        after_step: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Draw a fresh network and train it; after_step() is called as a step ends, after_pass(n) as pass n, from 1."""
+        for number in self.training(seed, *tags, after_step=after_step):
             after_pass(number)
 
-    def training(self, seed: int, *tags: str | int) -> Iterator[int]:
+    def training(self, seed: int, *tags: str | int, after_step: Callable[[], None] = lambda: None) -> Iterator[int]:
         """The same pass by pass, each done when it is asked for: their numbers, from 1."""
         device, sizes = self.place.device, self._sizes
         key, order_key, augment_key = (
@@ -151,6 +157,7 @@ class Trainer:
             if place == 0:
                 self._begin_pass(order_key, number + 1)
             self._step_of(sizes[place])()
+            after_step()
             if done + 1 == drop_after:
                 self.lr.mul_(0.1)
                 self.velocity.zero_()

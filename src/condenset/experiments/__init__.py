@@ -8,7 +8,10 @@ from pathlib import Path
 from condenset.errors import UserError, check_choice
 from condenset.experiments.common import SCALES, Experiment, Lab, Outcome
 from condenset.experiments.continual import class_incremental
+from condenset.experiments.cost import cost
+from condenset.experiments.distribution import distribution
 from condenset.experiments.nas import search_architectures
+from condenset.experiments.pooled import networks
 from condenset.experiments.tables import architectures, batchnorm, sizes, sota
 from condenset.files import write_file
 from condenset.runs import Run, writable
@@ -31,6 +34,9 @@ EXPERIMENTS: dict[str, Experiment] = {
         perform=class_incremental,
         dataset="cifar100",
     ),
+    "networks": Experiment(title="matching with networks trained to some accuracy (Table 4, figure)", perform=networks),
+    "distribution": Experiment(title="where synthetic images lie among real ones (figure)", perform=distribution),
+    "cost": Experiment(title="accuracy against seconds while condensing (figure)", perform=cost),
     "generative": Experiment(title="generative models (appendix)", perform=None),
 }
 

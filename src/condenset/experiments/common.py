@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -103,14 +103,14 @@ class Lab:
     def part(self, name: str) -> Iterator[Run]:
         """The run, at work in the folder of one part: checkpoints and events of parts keep apart."""
         run = self.run
-        before = run.folder, run.job, run.recipe, run.seconds_before
+        before = run.folder, run.job, run.recipe, run.seconds_before, run.snapshots
         run.folder, run.job, run.seconds_before = self.folder / "parts" / name, name, 0.0
         with writable(run.folder):
             run.folder.mkdir(parents=True, exist_ok=True)
         try:
             yield run
         finally:
-            run.folder, run.job, run.recipe, run.seconds_before = before
+            run.folder, run.job, run.recipe, run.seconds_before, run.snapshots = before
 
     @contextlib.contextmanager
     def seeded(self, seed: int) -> Iterator[None]:
@@ -151,18 +151,35 @@ class Lab:
         data = self.splits.train
         return make_protocol(name=data.name, size=data.size, whole=whole, **{**usual, **fields})
 
-    def condensed(self, name: str, method: str, recipe: Recipe, data: ImageData | None = None) -> CondensedSet:
-        """The set that a method makes, kept in the part's folder; `data` is the training set unless given."""
+    def condensed(
+        self,
+        name: str,
+        method: str,
+        recipe: Recipe,
+        data: ImageData | None = None,
+        *,
+        snapshots: Collection[int] = (),
+    ) -> CondensedSet:
+        """The set that a method makes, kept in the part's folder; `data` is the training set unless given.
+
+        snapshots: iterations after which the set is kept as it stands, too; `snapshot` reads it.
+        """
         data = data or self.splits.train
         path = self.folder / "parts" / name / "condensed.safetensors"
         if not path.exists():
             with self.part(name) as run:
+                run.snapshots = frozenset(snapshots)
                 run.recipe = dataclasses.asdict(recipe) | {"method": method, "fingerprint": data.fingerprint}
                 small = METHODS[method](data, recipe, run)
                 with writable(path):
                     small.save(path)
                 run.drop_checkpoint()
         return CondensedSet.load(path)
+
+    def snapshot(self, name: str, step: int) -> CondensedSet:
+        """The set of a part as it stood after so many iterations."""
+        with self.part(name) as run:
+            return CondensedSet.load(run.snapshot_path(step))
 
     def scored(
         self, name: str, small: CondensedSet | ImageData, protocol: Protocol, test: ImageData | None = None

@@ -86,7 +86,7 @@ def _spread(accuracies: Sequence[float]) -> Record:
 
 
 def _draw(records: Sequence[Record], several: Sequence[int], path: Path) -> None:
-    figure, panels = new_panels(len(several))
+    figure, panels = new_panels(len(several), sharey=True)
     for axes, steps in zip(panels, several, strict=True):
         for method in METHODS:
             mine = _those(records, steps, method)

@@ -168,7 +168,7 @@ def _table(records: Sequence[Record]) -> Table:
 
 
 def _draw(records: Sequence[Record], path: Path) -> None:
-    figure, panels = new_panels(len(records), width=3.5, sharey=False)
+    figure, panels = new_panels(len(records), size=(3.5, 3.8))
     for axes, record in zip(panels, records, strict=True):
         mine, theirs = ([100 * each[key] for each in record["points"]] for key in ("proxy", "whole"))
         axes.scatter(mine, theirs, s=12)

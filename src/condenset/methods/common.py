@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -68,8 +69,12 @@ def finished(
     run: Run,
     seconds: float,
     step_sizes: Tensor | None = None,
+    **about: Any,
 ) -> CondensedSet:
-    """The set, in pixel space on the host, with where it came from; images_NCHW are normalised."""
+    """The set, in pixel space on the host, with where it came from; images_NCHW are normalised.
+
+    about: what else provenance should say.
+    """
     provenance = {
         "method": method,
         "recipe": dataclasses.asdict(recipe),
@@ -85,6 +90,7 @@ def finished(
         "hardware": run.place.hardware,
         "torch": str(torch.__version__),
         "peak_memory_bytes": run.place.peak_memory(),
+        **about,
     }
     return CondensedSet(
         images=denormalise(images_NCHW.detach().float().cpu(), data.mean, data.std),

@@ -55,8 +55,12 @@ def _condense(method: str, data: ImageData, recipe: GradientRecipe, run: Run) ->
     counts = images_per_class(data, recipe)
     run.place.reset_peak_memory()
     problem = GradientMatching(data, recipe, run, counts)
-    seconds = iterate(run, problem.state, recipe.image_steps, problem.prepare, f"{method}, {recipe.ipc} a class")
-    return finished(problem.images_NCHW, problem.trainer.data.labels, data, method, recipe, run, seconds)
+
+    def made(seconds: float) -> CondensedSet:
+        return finished(problem.images_NCHW, problem.trainer.data.labels, data, method, recipe, run, seconds)
+
+    text = f"{method}, {recipe.ipc} a class"
+    return made(iterate(run, problem.state, recipe.image_steps, problem.prepare, text, made))
 
 
 class Chunk(NamedTuple):

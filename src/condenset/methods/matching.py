@@ -6,7 +6,7 @@ Shapes: K classes, B real and I synthetic images a class, F features; (K, B or I
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,8 @@ from condenset.engine.place import Place
 from condenset.engine.step import accelerate, by_hand, forward_of
 from condenset.errors import UserError
 from condenset.methods.common import finished, images_per_class, initial_images, weights_of
-from condenset.recipes import MatchingRecipe, PixelRecipe
+from condenset.methods.pools import Pool
+from condenset.recipes import DistributionRecipe, MatchingRecipe, PixelRecipe
 from condenset.runs import Run, iterate
 from condenset.sizes import shown
 from condenset.types import CondensedSet, ImageData
@@ -48,12 +49,12 @@ def dm(data: ImageData, recipe: MatchingRecipe, run: Run) -> CondensedSet:
     return Matching(data, recipe, run, counts, mean_distance).solve("dm", data)
 
 
-def check_memory(data: ImageData, recipe: MatchingRecipe, place: Place, memory: int | None) -> None:
+def check_memory(data: ImageData, recipe: MatchingRecipe, place: Place, memory: int | None, pool: int = 0) -> None:
     """Refuse a bound that cannot be kept by smaller chunks: with batch norm all classes pass together."""
     network = embedding(recipe.network, data)
     if memory is None or not networks.uses_batch_norm(network):
         return
-    least = _need(network, data, recipe, place).of(data.num_classes)
+    least = _need(network, data, recipe, place, pool=pool).of(data.num_classes)
     if least > memory:
         raise UserError(
             f"batch norm needs all {data.num_classes} classes in one pass, which takes about {shown(least)}, "
@@ -103,6 +104,7 @@ class Matching:
         self.forward = forward_of(self.network, run.place)
         self.batch_norm = networks.uses_batch_norm(self.network)
         self.slice = _slice(self.network, data, run.place)
+        self.pool_GP, self.about = self._pool(data)
         self.chunks = self._split(data, counts, self._classes_together(data, memory_beside))
 
         self.images_KICHW = initial_images(self.store, recipe.init, run.seed, max(counts))
@@ -114,6 +116,17 @@ class Matching:
     def state(self) -> dict[str, Tensor]:
         """All that changes from one iteration to the next."""
         return {"images": self.images_KICHW, "velocity": self.velocity, "losses": self.losses, "clock": self.clock}
+
+    def _pool(self, data: ImageData) -> tuple[Tensor | None, dict[str, Any]]:
+        """(G, P) the weights of the networks to draw from, and what provenance says of them; None: fresh ones."""
+        recipe, run = self.recipe, self.run
+        if not (isinstance(recipe, DistributionRecipe) and recipe.pool):
+            return None, {}
+        pool = Pool.load(recipe.pool)
+        pool.check_fits(recipe.network, data)
+        pool_GP = pool.weights(recipe.group, self.network, run.place)
+        run.recipe = {**run.recipe, "pool": pool.fingerprint}  # a checkpoint asks which networks, not where they lie
+        return pool_GP, {"pool": {"fingerprint": pool.fingerprint, "group": recipe.group, "networks": len(pool_GP)}}
 
     def _split(self, data: ImageData, counts: list[int], size: int) -> list[Chunk]:
         device = self.run.place.device
@@ -130,24 +143,29 @@ class Matching:
     def _classes_together(self, data: ImageData, beside: int) -> int:
         """How many classes pass together: all with batch norm, else what was asked for or what fits."""
         run, num = self.run, data.num_classes
+        pool = 0 if self.pool_GP is None else self.pool_GP.nbytes
         if self.batch_norm:
             if run.chunk is not None and run.chunk < num:
                 raise UserError(f"batch norm needs all {num} classes in one pass, but got chunks of {run.chunk}")
             assert isinstance(self.recipe, MatchingRecipe)
-            check_memory(data, self.recipe, run.place, run.memory)
+            check_memory(data, self.recipe, run.place, run.memory, pool)
             return num
         fitting = run.chunk or classes_together(
-            _need(self.network, data, self.recipe, run.place, beside), run.place, run.memory
+            _need(self.network, data, self.recipe, run.place, beside, pool), run.place, run.memory
         )
         return -(-num // -(-num // fitting))  # as even as can be
 
     def solve(self, method: str, data: ImageData) -> CondensedSet:
         """Run to the last iteration; the finished set, without padding."""
         recipe, run = self.recipe, self.run
-        seconds = iterate(run, self.state, recipe.iterations, self.prepare, f"{method}, {recipe.ipc} a class")
-        chosen = torch.cat([images[:count] for images, count in zip(self.images_KICHW, self.counts, strict=True)])
         labels = torch.repeat_interleave(torch.arange(data.num_classes), torch.tensor(self.counts))
-        return finished(chosen, labels, data, method, recipe, run, seconds)
+
+        def made(seconds: float) -> CondensedSet:
+            chosen = torch.cat([images[:count] for images, count in zip(self.images_KICHW, self.counts, strict=True)])
+            return finished(chosen, labels, data, method, recipe, run, seconds, **self.about)
+
+        text = f"{method}, {recipe.ipc} a class"
+        return made(iterate(run, self.state, recipe.iterations, self.prepare, text, made))
 
     def prepare(self) -> Callable[[int], None]:
         """The step, ready to run; made once the state stands where it will go on from."""
@@ -156,7 +174,7 @@ class Matching:
 
     def step(self) -> None:
         """One iteration over all classes, chunk by chunk; the clock says which."""
-        weights = self.parameters.initial(draws.flat_uniform(self.keys["network"], self.clock, self.parameters.num))
+        weights = self.draw_network()
         total = torch.zeros((), device=self.losses.device)
         for chunk in self.chunks:
             images, velocity = self.images_KICHW[chunk.rows], self.velocity[chunk.rows]
@@ -168,6 +186,13 @@ class Matching:
             total += loss.detach()
         self.losses.index_copy_(0, (self.clock % NUM_LOSSES)[None], total[None])
         self.clock += 1
+
+    def draw_network(self) -> Tensor:
+        """(P,) the weights of this iteration's network: fresh ones, or those of a network of the pool."""
+        key = self.keys["network"]
+        if self.pool_GP is None:
+            return self.parameters.initial(draws.flat_uniform(key, self.clock, self.parameters.num))
+        return self.pool_GP.index_select(0, draws.choice(key, self.clock, len(self.pool_GP)))[0]
 
     def loss(self, images_KICHW: Tensor, chunk: Chunk, weights: Tensor) -> Tensor:
         """(K,) the objective of each class in the embedding the weights give, under one augmentation draw a class."""
@@ -210,10 +235,16 @@ def embedding(spec: str, data: ImageData) -> nn.Module:
 
 
 def _need(
-    network: nn.Module, data: ImageData, recipe: MatchingRecipe | PixelRecipe, place: Place, beside: int = 0
+    network: nn.Module,
+    data: ImageData,
+    recipe: MatchingRecipe | PixelRecipe,
+    place: Place,
+    beside: int = 0,
+    pool: int = 0,
 ) -> Need:
+    """beside: bytes a class of the objective; pool: bytes of the networks to draw from."""
     synthetic = min(recipe.ipc, max(data.class_counts))
-    return need(
+    wanted = need(
         network,
         place,
         (data.channels, data.size, data.size),
@@ -225,6 +256,7 @@ def _need(
         sliced=_slice(network, data, place),
         beside=beside,
     )
+    return Need(wanted.held + pool, wanted.a_class)
 
 
 def _slice(network: nn.Module, data: ImageData, place: Place) -> int | None:

@@ -40,7 +40,7 @@ class Trained:
 
 def trained(data: ImageData, protocol: Protocol, run: Run) -> Trained:
     """The network that data, protocol and seed make: trained unless this run did so before, also before a stop."""
-    about = _about(data, protocol, run)
+    about = about_training(data, protocol, run)
     name = hashlib.blake2b(json.dumps(about, sort_keys=True).encode(), digest_size=6).hexdigest()
     if name not in run.shared:
         path = run.networks_folder / f"{name}.safetensors" if run.networks_folder else None
@@ -65,7 +65,7 @@ def _found_or_trained(
     return Trained(_loaded(network, tensors).to(device), tensors["forgetting"].to(device), seconds, together)
 
 
-def _about(data: ImageData, protocol: Protocol, run: Run) -> dict[str, Any]:
+def about_training(data: ImageData, protocol: Protocol, run: Run) -> dict[str, Any]:
     """All that decides the network, as JSON has it."""
     return {
         **{key: value for key, value in dataclasses.asdict(protocol).items() if key != "nets"},

@@ -52,12 +52,19 @@ def new_chart() -> tuple[Figure, Axes]:
     return figure, figure.subplots()
 
 
-def new_panels(num: int, *, width: float = 5.0, sharey: bool = True) -> tuple[Figure, list[Axes]]:
-    """A figure of several plots side by side."""
+def new_panels(
+    num: int, columns: int | None = None, *, size: tuple[float, float] = (5.0, 4.5), sharey: bool = False
+) -> tuple[Figure, list[Axes]]:
+    """A figure of `num` plots in rows (in one, unless told), each of this size in inches."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(1 + width * num, 4.5), layout="constrained")
-    return figure, list(figure.subplots(1, num, sharey=sharey, squeeze=False)[0])
+    columns = min(columns or num, num)
+    rows = -(-num // columns)
+    figure = Figure(figsize=(size[0] * columns, size[1] * rows), layout="constrained")
+    panels: list[Axes] = []
+    for place in range(num):
+        panels.append(figure.add_subplot(rows, columns, place + 1, sharey=panels[0] if sharey and panels else None))
+    return figure, panels
 
 
 def save_chart(figure: Figure, path: Path) -> None:

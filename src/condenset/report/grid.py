@@ -25,8 +25,12 @@ def save_grid(sets: Sequence[CondensedSet], path: Path) -> None:
     write_file(path, out.getvalue())
 
 
-def draw_grid(sets: Sequence[CondensedSet]) -> Image.Image:
-    """Sets of one dataset side by side, their classes in rows with the names at the left."""
+def draw_grid(sets: Sequence[CondensedSet], captions: Sequence[str] = ()) -> Image.Image:
+    """Sets of one dataset side by side, their classes in rows with the names at the left.
+
+    captions: of the sets, in place of their method and number of images a class.
+    """
+    captions = captions or [_caption(small) for small in sets]
     names = sets[0].class_names[:MAX_ROWS]
     side = sets[0].images.shape[-1]
     tile = side * max(1, -(-TILE // side))
@@ -35,8 +39,8 @@ def draw_grid(sets: Sequence[CondensedSet]) -> Image.Image:
     rows = [_rows(small, len(names)) for small in sets]
     step = tile + GAP
     widths = [
-        max(step * max(len(row) for row in block), int(font.getlength(_caption(small))))
-        for small, block in zip(sets, rows, strict=True)
+        max(step * max(len(row) for row in block), int(font.getlength(caption)))
+        for caption, block in zip(captions, rows, strict=True)
     ]
     width = left + sum(widths) + MARGIN * len(sets)
     top = MARGIN + 18
@@ -45,8 +49,8 @@ def draw_grid(sets: Sequence[CondensedSet]) -> Image.Image:
     for number, name in enumerate(names):
         pen.text((MARGIN, top + number * step + tile / 2), _short(name), fill="black", font=font, anchor="lm")
     x = left
-    for small, block, block_width in zip(sets, rows, widths, strict=True):
-        pen.text((x, MARGIN), _caption(small), fill="black", font=font)
+    for caption, block, block_width in zip(captions, rows, widths, strict=True):
+        pen.text((x, MARGIN), caption, fill="black", font=font)
         for number, row in enumerate(block):
             for place, image in enumerate(row):
                 canvas.paste(_tile(image, tile), (x + place * step, top + number * step))

@@ -1,0 +1,55 @@
+"""Accuracy against the seconds of condensing, on the way to the last iteration (the training-time figure)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from condenset.experiments.common import Lab, Outcome, Record, Table, percent
+from condenset.recipes import GradientRecipe, MatchingRecipe
+from condenset.report.charts import new_chart, save_chart
+
+METHODS = ("dsa", "dm")
+
+
+def cost(lab: Lab) -> Outcome:
+    """DM and DSA, scored at iterations that lie ever further apart."""
+    ipc = lab.at(tiny=1, small=50, paper=50)
+    num = lab.at(tiny=3, small=6, paper=10)
+    records: list[Record] = []
+    for method in METHODS:
+        recipe = lab.recipe(method, ipc)
+        assert isinstance(recipe, MatchingRecipe)
+        total = recipe.image_steps if isinstance(recipe, GradientRecipe) else recipe.iterations
+        steps, name = log_spaced(total, num), f"{method}-{ipc}"
+        lab.condensed(name, method, recipe, snapshots=steps)
+        for step in steps:
+            small = lab.snapshot(name, step)
+            about = {"method": method, "ipc": ipc, "step": step, "condense_seconds": small.provenance["seconds"]}
+            records.append({**about, **lab.scored(f"{name}-{step}", small, lab.protocol())})
+    rows: list[tuple[str, ...]] = [
+        (r["method"], str(r["step"]), f"{r['condense_seconds']:.3g}", percent(r)) for r in records
+    ]
+    table = Table(("method", "steps of the images", "seconds", "accuracy %"), rows)
+    return Outcome(records=records, table=table, draw=lambda path: _draw(records, path))
+
+
+def log_spaced(total: int, num: int) -> list[int]:
+    """Up to `num` steps from a thousandth of `total` to `total`, each about as many times the one before."""
+    first = max(1.0, total / 1000)
+    steps = {round(first * (total / first) ** (place / (num - 1))) for place in range(num)}
+    return sorted(step for step in steps if 1 <= step <= total)
+
+
+def _draw(records: Sequence[Record], path: Path) -> None:
+    figure, axes = new_chart()
+    for method in METHODS:
+        mine = [record for record in records if record["method"] == method]
+        seconds = [max(record["condense_seconds"], 1e-3) for record in mine]
+        means, spreads = ([100 * record[key] for record in mine] for key in ("accuracy_mean", "accuracy_std"))
+        axes.errorbar(seconds, means, yerr=spreads, fmt="o-", capsize=2, label=method)
+    axes.set_xscale("log")
+    axes.set_xlabel("seconds of condensing")
+    axes.set_ylabel("test accuracy, %")
+    axes.legend()
+    save_chart(figure, path)

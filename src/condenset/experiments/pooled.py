@@ -1,0 +1,75 @@
+"""Distribution matching with trained networks: does it matter how good they are? (Table 4 and its figure)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from condenset.experiments.common import Lab, Outcome, Record, Table, percent
+from condenset.methods.pools import EDGES, Pool, fill_pool, group_names, pool_protocol
+from condenset.report.charts import new_panels, save_chart
+from condenset.report.grid import draw_grid
+from condenset.runs import Run
+from condenset.types import CondensedSet
+
+RANDOM = "random"
+SHOWN_IPC = 10  # that the appendix shows images of, if it is made
+
+
+def networks(lab: Lab) -> Outcome:
+    """Accuracy by the networks whose embeddings were matched: random ones, or trained to some accuracy (Table 4)."""
+    ipcs = lab.at(tiny=(1,), small=(10,), paper=(1, 10, 50))
+    spec = lab.recipe("dm", ipcs[0]).network  # type: ignore[attr-defined]
+    pool = _pool(lab, spec)
+    groups = [RANDOM, *(name for name in (*group_names(EDGES), "all") if pool.group(name))]
+    sets: dict[tuple[str, int], CondensedSet] = {}
+    records: list[Record] = []
+    for ipc in ipcs:
+        for group in groups:
+            fields: dict[str, Any] = {} if group == RANDOM else {"pool": str(pool.folder), "group": group}
+            name = f"dm-{ipc}-{group}"
+            sets[group, ipc] = small = lab.condensed(name, "dm", lab.recipe("dm", ipc, **fields))
+            states = None if group == RANDOM else len(pool.group(group))
+            record = {"method": "dm", "ipc": ipc, "group": group, "states": states}
+            record["condense_seconds"] = small.provenance["seconds"]
+            records.append({**record, **lab.scored(name, small, lab.protocol())})
+    by = {(record["group"], record["ipc"]): record for record in records}
+    rows = [(str(ipc), *(percent(by[group, ipc]) for group in groups)) for ipc in ipcs]
+    shown = SHOWN_IPC if SHOWN_IPC in ipcs else ipcs[-1]
+    pictured = {_title(group): sets[group, shown] for group in groups}
+    return Outcome(
+        records=records,
+        table=Table(("images a class", *map(_title, groups)), rows),
+        draw=lambda path: _draw(pictured, path),
+    )
+
+
+def _pool(lab: Lab, spec: str) -> Pool:
+    """The trained networks, in the folder of a part."""
+    num, epochs = lab.at(tiny=(2, 20), small=(20, 20), paper=(1000, 30))
+    data = lab.splits.train
+    protocol = pool_protocol(data, network=spec, epochs=epochs)
+    folder = lab.folder / "parts" / "pool" / "networks"
+
+    def compute(run: Run) -> Record:
+        pool = fill_pool(data, folder, num, protocol, EDGES, run)
+        return {"networks": pool.num_networks, "states": pool.group_sizes()}
+
+    lab.remembered("pool", compute)
+    return Pool.load(folder)
+
+
+def _title(group: str) -> str:
+    """As the paper writes it: the last group is ≥70."""
+    low, _, high = group.partition("-")
+    return f"≥{low}" if high == "100" else group
+
+
+def _draw(sets: dict[str, CondensedSet], path: Path) -> None:
+    """The images by group, a panel each."""
+    figure, panels = new_panels(len(sets), columns=5, size=(3.5, 3.5))
+    for axes, (title, small) in zip(panels, sets.items(), strict=True):
+        axes.imshow(draw_grid([small], [""]))
+        axes.set_title(title)
+        axes.set_axis_off()
+    save_chart(figure, path)

@@ -1,0 +1,315 @@
+"""Pools of trained networks: how they are trained, kept and grouped, and matching that draws from them."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+import condenset as cs
+from condenset import augment, draws, networks
+from condenset.engine import Place
+from condenset.files import read_tensors, write_tensors
+from condenset.methods import METHODS, pools
+from condenset.methods.matching import Matching, _need, embedding, mean_distance
+from condenset.methods.pools import EDGES, Pool, early_looks, fill_pool, group_names, hold_out, in_group, pool_protocol
+from condenset.recipes import DistributionRecipe, Protocol
+from condenset.runs import Interrupted, Run, Silent
+from condenset.train import Trainer, TrainingSet
+from condenset.types import ImageData
+from plain import matching_loss, tiny_data
+
+CPU = Place.best("cpu")
+SPEC = "convnet(width=8, depth=2)"
+COUNTS = [12, 12, 12]
+TRAINING = {"network": SPEC, "epochs": 7, "batch": 8, "lr": 0.05}
+
+
+def small_pool(folder: Path, num: int = 3, **fields: object) -> Pool:
+    return cs.train_pool(tiny_data(COUNTS), folder, num=num, device="cpu", **{**TRAINING, **fields})  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Pool:
+    return small_pool(tmp_path_factory.mktemp("pool") / "a")
+
+
+def pooled(pool: Pool, **fields: object) -> DistributionRecipe:
+    known = {"ipc": 2, "network": SPEC, "iterations": 4, "batch": 5, "pool": str(pool.folder)}
+    return DistributionRecipe(**{**known, **fields})  # type: ignore[arg-type]
+
+
+def problem(recipe: DistributionRecipe, seed: int = 3) -> Matching:
+    return Matching(tiny_data(COUNTS), recipe, Run(seed=seed, place=CPU), [recipe.ipc] * 3, mean_distance)
+
+
+def test_groups_by_accuracy() -> None:
+    names = group_names(EDGES)
+    assert names == ["10-20", "20-30", "30-40", "40-50", "50-60", "60-70", "70-100"]
+    accuracies = (0.0999, 0.1, 0.1999, 0.2, 0.29, 0.3, 0.7, 1.0)
+    mine = [next((name for name in names if in_group(accuracy, name)), None) for accuracy in accuracies]
+    assert mine == [None, "10-20", "10-20", "20-30", "20-30", "30-40", "70-100", "70-100"]
+    assert all(in_group(accuracy, "all") for accuracy in accuracies)
+    assert group_names([2.5, 97]) == ["2.5-97", "97-100"]
+    for wrong in ((), (50, 50), (60, 50), (-1, 5), (100,)):
+        with pytest.raises(cs.UserError, match="edges must be"):
+            group_names(wrong)
+    for text in ("70", "70-60", "a-b", "10-120", "1-2-3"):
+        with pytest.raises(cs.UserError, match="group must be all, or accuracies in %"):
+            DistributionRecipe(ipc=1, group=text)
+
+
+def test_looks_are_close_at_first() -> None:
+    assert early_looks(1) == frozenset()
+    assert early_looks(4) == {1, 2, 3}
+    looks = sorted(early_looks(176))
+    assert looks[:4] == [1, 2, 3, 4]
+    assert looks[-1] < 176
+    assert all(b <= 1.25 * a + 1 for a, b in itertools.pairwise(looks))
+
+
+def test_validation_images_are_a_fixed_part_of_the_training_images() -> None:
+    data = dataclasses.replace(tiny_data(COUNTS), known_fingerprint="x")
+    (rest, held), again, other = hold_out(data, 0), hold_out(data, 0), hold_out(data, 1)
+    assert (len(rest), len(held)) == (32, 4)
+    both = torch.cat((rest.images, held.images)).flatten(1)
+    assert torch.equal(both.unique(dim=0), data.images.flatten(1).unique(dim=0))
+    assert torch.equal(again[1].images, held.images)
+    assert not torch.equal(other[1].images, held.images)
+    assert rest.fingerprint != "x"
+
+
+def test_states_are_the_first_of_each_group_and_the_last_with_the_accuracies_they_have(shared: Pool) -> None:
+    rest, held = hold_out(tiny_data(COUNTS), 0)
+    protocol = pool_protocol(rest, **TRAINING)
+    device = torch.device("cpu")
+    trainer = Trainer(SPEC, TrainingSet.of(rest, device), protocol, CPU)
+    history: list[tuple[int, float, Tensor]] = []
+    steps = 0
+
+    def look() -> None:
+        history.append((steps, trainer.accuracy(TrainingSet.of(held, device)), trainer.weights.clone()))
+
+    def count() -> None:
+        nonlocal steps
+        steps += 1
+        if steps in (1, 2, 3):  # of the 4 in the first pass
+            look()
+
+    trainer.train(0, "pool", 1, after_pass=lambda _: look(), after_step=count)
+    kept: list[tuple[int, float, Tensor]] = []
+    for state in history:
+        name = next((name for name in group_names(EDGES) if in_group(state[1], name)), None)
+        if state is history[-1] or (name and not any(in_group(accuracy, name) for _, accuracy, _ in kept)):
+            kept.append(state)
+    mine = [state for state in shared.states if state.path.stem == "0001"]
+    assert [(state.step, state.accuracy) for state in mine] == [(step, accuracy) for step, accuracy, _ in kept]
+    assert len(mine) > 1
+    weights = read_tensors(mine[0].path)[0]["weights"]
+    assert torch.equal(weights, torch.stack([state[2] for state in kept]))
+    assert steps == 4 * protocol.passes
+
+
+def test_a_group_s_weights_are_those_of_its_states_without_the_classifier(shared: Pool) -> None:
+    network = embedding(SPEC, tiny_data(COUNTS))
+    everything = shared.weights("all", network, CPU)
+    assert len(everything) == len(shared.states) == shared.group_sizes()["all"]
+    full = networks.Parameters(networks.build(SPEC, channels=3, size=8, num_classes=3), CPU.device)
+    headless = networks.Parameters(network, CPU.device)
+    for row_P, state in zip(everything, shared.states, strict=True):
+        stored = read_tensors(state.path)[0]["weights"][state.row]
+        theirs, mine = full.views(stored, torch.float32), headless.views(row_P, torch.float32)
+        assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+    name, size = next((name, size) for name, size in shared.group_sizes().items() if size)
+    chosen = [number for number, state in enumerate(shared.states) if in_group(state.accuracy, name)]
+    assert len(chosen) == size
+    assert torch.equal(shared.weights(name, network, CPU), everything[chosen])
+
+
+def test_the_network_drawn_is_a_function_of_seed_and_step(shared: Pool) -> None:
+    matching, other = problem(pooled(shared)), problem(pooled(shared), seed=4)
+    num = len(shared.states)
+    drawn, theirs = [], []
+    for step in range(40):
+        for each, found in ((matching, drawn), (other, theirs)):
+            each.clock.fill_(step)
+            place = int(draws.choice(draws.make_key(each.run.seed, "network"), step, num))
+            assert each.pool_GP is not None
+            assert torch.equal(each.draw_network(), each.pool_GP[place])
+            found.append(place)
+    assert set(drawn) == set(range(num))  # all get their turn
+    assert drawn != theirs
+
+
+def test_choice_is_even_and_within_bounds() -> None:
+    key = draws.make_key(0, "any")
+    found = torch.cat([draws.choice(key, step, 5) for step in range(1000)])
+    counts = found.bincount(minlength=5)
+    assert len(counts) == 5
+    assert (counts - 200).abs().max() < 50
+    assert all(int(draws.choice(key, step, 1)) == 0 for step in range(5))
+
+
+def only(pool: Pool, folder: Path, number: int) -> Pool:
+    """A pool of one state of one network."""
+    folder.mkdir()
+    state = pool.states[number]
+    shutil.copy(pool.folder / pools.ABOUT, folder)
+    meta = {"about": pools._hash(pool.about), "states": [{"step": state.step, "accuracy": state.accuracy}]}
+    weights = read_tensors(state.path)[0]["weights"][state.row][None]
+    write_tensors(folder / "0000.safetensors", {"weights": weights}, {"pool": json.dumps(meta)})
+    return Pool.load(folder)
+
+
+@pytest.mark.parametrize("strategy", [augment.STRATEGY, "none"])
+def test_a_pool_of_one_network_is_matching_with_that_network(shared: Pool, tmp_path: Path, strategy: str) -> None:
+    one = only(shared, tmp_path / "one", -1)
+    matching, data = problem(pooled(one, augment=strategy)), tiny_data(COUNTS)
+    network = networks.build(SPEC, channels=3, size=8, num_classes=3)
+    parameters = networks.Parameters(network, CPU.device)
+    stored = read_tensors(one.states[0].path)[0]["weights"][0]
+    network.load_state_dict(parameters.views(stored, torch.float32))
+    images = matching.images_KICHW.clone()
+    velocity = torch.zeros_like(images)
+    for step in range(4):
+        real = []
+        for number, count in enumerate(COUNTS):
+            row = torch.tensor([number])
+            places = draws.subsets(matching.keys["real"], step, row, torch.tensor([count]), count, 5)[0]
+            real.append((data.images[data.labels == number][places].float() / 255 - 0.5) / 0.25)
+        synthetic = [each.clone().requires_grad_() for each in images]
+        uniforms = draws.uniform(matching.keys["augment"], step, torch.arange(3), augment.NUM_UNIFORMS)
+        loss = matching_loss(network, real, synthetic, operations=augment.parse(strategy), uniforms=uniforms)
+        velocity = 0.5 * velocity + torch.stack(torch.autograd.grad(loss, synthetic))
+        images = images - velocity
+        matching.step()
+        torch.testing.assert_close(matching.losses[step], loss.detach(), rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(matching.images_KICHW, images, rtol=1e-3, atol=1e-4)
+
+
+class StopAt(Silent):
+    """Asks the run to stop once it has come this far."""
+
+    def __init__(self, run: Run, step: int) -> None:
+        self.run, self.step = run, step
+
+    def update(self, done: int, note: str = "") -> None:
+        self.run.stop_requested = done >= self.step
+
+
+def test_stopped_and_resumed_wherever_the_pool_lies_then(
+    shared: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("condenset.runs.SETTLE_SECONDS", 0.0)
+    data, dm = tiny_data(COUNTS), METHODS["dm"]
+    expected = dm(data, pooled(shared), Run(seed=1, place=CPU))
+    shutil.copytree(shared.folder, tmp_path / "moved")
+    for folder, stop in ((shared.folder, 2), (tmp_path / "moved", 99)):
+        recipe = pooled(Pool.load(folder))
+        run = Run(seed=1, place=CPU, folder=tmp_path, job="dm-2", recipe=dataclasses.asdict(recipe))
+        run.progress = StopAt(run, stop)
+        if stop < 4:
+            with pytest.raises(Interrupted):
+                dm(data, recipe, run)
+        else:
+            assert torch.equal(dm(data, recipe, run).images, expected.images)
+    about = {"fingerprint": shared.fingerprint, "group": "all", "networks": len(shared.states)}
+    assert expected.provenance["pool"] == about
+
+
+def test_a_pool_is_trained_network_by_network(tmp_path: Path, shared: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = tiny_data(COUNTS)
+    run = Run(place=CPU)
+    run.progress = StopAt(run, 10)  # in the midst of the second network
+    with pytest.raises(Interrupted):
+        fill_pool(data, tmp_path, 3, pool_protocol(data, **TRAINING), EDGES, run)
+    assert Pool.load(tmp_path).num_networks == 1
+    before = (tmp_path / "0000.safetensors").stat().st_mtime_ns
+    (tmp_path / ".0001.safetensors.x.tmp").touch()
+    assert small_pool(tmp_path).fingerprint == shared.fingerprint
+    assert (tmp_path / "0000.safetensors").stat().st_mtime_ns == before
+    files = {path.name for path in tmp_path.iterdir()}
+    assert files == {"pool.json", "0000.safetensors", "0001.safetensors", "0002.safetensors"}
+    monkeypatch.setattr(Trainer, "train", None)
+    assert small_pool(tmp_path, num=2).num_networks == 3  # there already
+
+
+def test_what_does_not_fit_is_one_line(shared: Pool, tmp_path: Path) -> None:
+    data = tiny_data(COUNTS)
+    empty = next(name for name, size in shared.group_sizes().items() if not size)
+    with pytest.raises(cs.UserError, match=rf"no network of group '{empty}'; it has 10-20"):
+        problem(pooled(shared, group=empty))
+    with pytest.raises(cs.UserError, match=r"network must be the pool's convnet\(width=8.*but got .convnet\(width=4"):
+        problem(pooled(shared, network="convnet(width=4, depth=2)"))
+    with pytest.raises(cs.UserError, match=r"images of \(3, 8, 8\), but got \(1, 8, 8\)"):
+        METHODS["dm"](tiny_data(COUNTS, channels=1), pooled(shared), Run(place=CPU))
+    with pytest.raises(cs.UserError, match="is not a pool of networks"):
+        METHODS["dm"](data, dataclasses.replace(pooled(shared), pool=str(tmp_path)), Run(place=CPU))
+    with pytest.raises(cs.UserError, match=r"holds another pool \(it differs in epochs, seed\)"):
+        small_pool(shared.folder, seed=1, epochs=2)
+    (tmp_path / "note.txt").touch()
+    with pytest.raises(cs.UserError, match="not empty and not a pool"):
+        small_pool(tmp_path)
+    with pytest.raises(cs.UserError, match="num must be 1 or more"):
+        small_pool(tmp_path / "b", num=0)
+
+
+def test_damaged_files_are_named(shared: Pool, tmp_path: Path) -> None:
+    folder = tmp_path / "pool"
+    shutil.copytree(shared.folder, folder)
+    file = folder / "0001.safetensors"
+    tensors, metadata = read_tensors(file)
+    write_tensors(file, {"weights": tensors["weights"][:, 1:]}, metadata)
+    with pytest.raises(cs.UserError, match=r"0001\.safetensors holds other weights"):
+        problem(pooled(Pool.load(folder)))
+    write_tensors(file, tensors, {"pool": metadata["pool"].replace('"about": "', '"about": "x')})
+    with pytest.raises(cs.UserError, match=r"0001\.safetensors belongs to another pool"):
+        Pool.load(folder)
+    for content in (b"", b"x" * 100, file.read_bytes()[:-9]):
+        file.write_bytes(content)
+        with pytest.raises(cs.UserError, match=r"0001\.safetensors"):
+            Pool.load(folder)
+    write_tensors(file, tensors, {})
+    with pytest.raises(cs.UserError, match="is not a network of a pool"):
+        Pool.load(folder)
+    (folder / "pool.json").write_text("[]")
+    with pytest.raises(cs.UserError, match="does not say what the pool holds"):
+        Pool.load(folder)
+
+
+def test_a_pool_counts_as_memory(shared: Pool) -> None:
+    matching, data = problem(pooled(shared)), tiny_data(COUNTS)
+    assert matching.pool_GP is not None
+    without, with_pool = (
+        _need(matching.network, data, pooled(shared), CPU, pool=each) for each in (0, matching.pool_GP.nbytes)
+    )
+    assert with_pool.held - without.held == matching.pool_GP.nbytes > 0
+
+
+def test_batch_norm_and_bfloat16(tmp_path: Path) -> None:
+    spec = "convnet(width=8, depth=2, norm='batch')"
+    batch = small_pool(tmp_path / "batch", num=1, network=spec, epochs=1)
+    assert METHODS["dm"](tiny_data(COUNTS), pooled(batch, network=spec), Run(place=CPU)).images.isfinite().all()
+    half = Place.best("cpu", "bfloat16")
+    assert batch.weights("all", embedding(spec, tiny_data(COUNTS)), half).dtype == torch.float32
+    plain = small_pool(tmp_path / "plain", num=1, epochs=1)
+    network = embedding(SPEC, tiny_data(COUNTS))
+    fine, coarse = (plain.weights("all", network, place) for place in (CPU, half))
+    assert torch.equal(coarse, fine.bfloat16())
+
+
+def test_the_trainer_s_hooks_do_not_change_the_network() -> None:
+    data: ImageData = tiny_data(COUNTS)
+    protocol = Protocol(network=SPEC, epochs=2, batch=8)
+    trainer = Trainer(SPEC, TrainingSet.of(data, CPU.device), protocol, CPU)
+    trainer.train(0, "x")
+    expected = trainer.weights.clone()
+    test = TrainingSet.of(data, CPU.device)
+    trainer.train(0, "x", after_step=lambda: trainer.accuracy(test) and None)
+    assert torch.equal(trainer.weights, expected)
