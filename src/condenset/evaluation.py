@@ -10,7 +10,7 @@ from condenset import networks
 from condenset.engine import Place
 from condenset.errors import UserError
 from condenset.recipes import Protocol, make_protocol
-from condenset.runs import Interrupted, Run
+from condenset.runs import Run, reported
 from condenset.train import Trainer, TrainingSet
 from condenset.types import CondensedSet, ImageData, Scores
 
@@ -49,38 +49,24 @@ def score(small: CondensedSet | ImageData, test: ImageData, protocol: Protocol, 
     trainer = Trainer(protocol.network, train_set, protocol, run.place)
     accuracies: list[float] = []
     spent = sum(event["seconds"] for event in known.values())
-    run.progress.start(text or "training networks", protocol.nets * protocol.passes, len(known) * protocol.passes)
-    run.listening = True
-    try:
+    passes = protocol.passes
+    with reported(run, text or "training networks", protocol.nets * passes, len(known) * passes) as report:
         for net in range(protocol.nets):
             if net not in known:
-                began = time.monotonic()
-                trainer.train(run.seed, "evaluate", net, after_pass=_reporter(run, net, protocol, accuracies))
+                began, before = time.monotonic(), net * passes
+                note = f"{100 * sum(accuracies) / net:.1f}% so far" if net else ""
+                trainer.train(run.seed, "evaluate", net, after_pass=lambda n: report(before + n, note))  # noqa: B023
                 accuracy = trainer.accuracy(test_set)
                 run.event("network", net=net, accuracy=accuracy, seconds=round(time.monotonic() - began, 3))
             else:
                 accuracy = known[net]["accuracy"]
             accuracies.append(accuracy)
-    finally:
-        run.listening = False
-        run.progress.stop()
     return Scores(
         accuracies=tuple(accuracies),
         network=networks.title(protocol.network),
         protocol=dataclasses.asdict(protocol) | {"seed": run.seed, "precision": run.place.precision},
         seconds=spent + time.monotonic() - start,
     )
-
-
-def _reporter(run: Run, net: int, protocol: Protocol, accuracies: list[float]) -> Any:
-    note = f"{100 * sum(accuracies) / len(accuracies):.1f}% so far" if accuracies else ""
-
-    def after_pass(number: int) -> None:
-        run.progress.update(net * protocol.passes + number, note)
-        if run.stop_requested:
-            raise Interrupted
-
-    return after_pass
 
 
 def _check_match(small: CondensedSet | ImageData, test: ImageData) -> None:

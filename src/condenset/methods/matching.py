@@ -13,17 +13,24 @@ from torch import Tensor, nn
 
 from condenset import augment, draws, networks
 from condenset.data.store import ClassStore
-from condenset.engine.memory import Need, classes_together, images_together, need
+from condenset.engine.memory import Need, classes_together, images_together, need, parts
 from condenset.engine.place import Place
 from condenset.engine.step import accelerate, by_hand, forward_of
 from condenset.errors import UserError
-from condenset.methods.common import finished, images_per_class, initial_images, weights_of
+from condenset.methods.common import (
+    NUM_LOSSES,
+    finished,
+    images_per_class,
+    initial_images,
+    labels_of,
+    tick,
+    unpadded,
+    weights_of,
+)
 from condenset.recipes import MatchingRecipe, PixelRecipe
 from condenset.runs import Run, iterate
 from condenset.sizes import shown
 from condenset.types import CondensedSet, ImageData
-
-NUM_LOSSES = 1024  # kept on the device between two looks at them
 
 Objective = Callable[[Tensor, Tensor, Tensor | None, Tensor | None], Tensor]
 
@@ -115,20 +122,19 @@ class Matching:
         """All that changes from one iteration to the next."""
         return {"images": self.images_KICHW, "velocity": self.velocity, "losses": self.losses, "clock": self.clock}
 
-    def _split(self, data: ImageData, counts: list[int], size: int) -> list[Chunk]:
+    def _split(self, data: ImageData, counts: list[int], most: int) -> list[Chunk]:
         device = self.run.place.device
         real_KB = weights_of([min(self.batch, count) for count in data.class_counts], self.batch)
         synthetic_KI = weights_of(counts, max(counts))
         chunks = []
-        for first in range(0, data.num_classes, size):
-            rows = slice(first, min(first + size, data.num_classes))
+        for rows in parts(data.num_classes, most):
             weights = [None if bool(w.all()) else w.to(device) for w in (real_KB[rows], synthetic_KI[rows])]
             index = [None if w is None else w.flatten().nonzero()[:, 0] for w in weights]
             chunks.append(Chunk(rows, torch.arange(rows.start, rows.stop, device=device), *weights, *index))
         return chunks
 
     def _classes_together(self, data: ImageData, beside: int) -> int:
-        """How many classes pass together: all with batch norm, else what was asked for or what fits."""
+        """How many classes may pass together: all with batch norm, else what was asked for or what fits."""
         run, num = self.run, data.num_classes
         if self.batch_norm:
             if run.chunk is not None and run.chunk < num:
@@ -136,17 +142,14 @@ class Matching:
             assert isinstance(self.recipe, MatchingRecipe)
             check_memory(data, self.recipe, run.place, run.memory)
             return num
-        fitting = run.chunk or classes_together(
-            _need(self.network, data, self.recipe, run.place, beside), run.place, run.memory
-        )
-        return -(-num // -(-num // fitting))  # as even as can be
+        wanted = _need(self.network, data, self.recipe, run.place, beside)
+        return run.chunk or classes_together(wanted, run.place, run.memory)
 
     def solve(self, method: str, data: ImageData) -> CondensedSet:
         """Run to the last iteration; the finished set, without padding."""
         recipe, run = self.recipe, self.run
         seconds = iterate(run, self.state, recipe.iterations, self.prepare, f"{method}, {recipe.ipc} a class")
-        chosen = torch.cat([images[:count] for images, count in zip(self.images_KICHW, self.counts, strict=True)])
-        labels = torch.repeat_interleave(torch.arange(data.num_classes), torch.tensor(self.counts))
+        chosen, labels = unpadded(self.images_KICHW, self.counts), labels_of(self.counts)
         return finished(chosen, labels, data, method, recipe, run, seconds)
 
     def prepare(self) -> Callable[[int], None]:
@@ -166,8 +169,7 @@ class Matching:
             velocity.mul_(self.recipe.momentum).add_(gradient)
             images.sub_(velocity, alpha=self.recipe.lr)
             total += loss.detach()
-        self.losses.index_copy_(0, (self.clock % NUM_LOSSES)[None], total[None])
-        self.clock += 1
+        tick(self.clock, self.losses, total)
 
     def loss(self, images_KICHW: Tensor, chunk: Chunk, weights: Tensor) -> Tensor:
         """(K,) the objective of each class in the embedding the weights give, under one augmentation draw a class."""
@@ -212,6 +214,8 @@ def _need(
     network: nn.Module, data: ImageData, recipe: MatchingRecipe | PixelRecipe, place: Place, beside: int = 0
 ) -> Need:
     synthetic = min(recipe.ipc, max(data.class_counts))
+    if isinstance(recipe, PixelRecipe):
+        place = Place(place.device, torch.float32)  # whatever networks compute in
     return need(
         network,
         place,
