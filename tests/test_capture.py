@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -13,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from condenset.engine import Place
+from condenset.engine.step import accelerate
 from condenset.methods.common import images_per_class
 from condenset.methods.gradient import GradientMatching
 from condenset.methods.labels import Labels
@@ -117,6 +120,37 @@ def test_training_while_forgetting_is_counted() -> None:
     seen = Forgetting(len(data), CPU.device)
     trainer = Trainer("convnet(width=8, depth=2)", data, Protocol(), CPU, forgetting=seen)
     watch(trainer, trainer._shuffle, lambda: trainer._step(4))
+
+
+class FailedCapture:
+    """`torch.cuda.graph` as it is where a step asks something of the host."""
+
+    def __init__(self, *_: Any, **__: Any) -> None: ...
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+
+def test_a_step_that_cannot_be_captured_runs_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    streams = []
+    for name in ("Stream", "current_stream", "CUDAGraph"):
+        monkeypatch.setattr(torch.cuda, name, lambda *_: MagicMock())
+    monkeypatch.setattr(torch.cuda, "stream", lambda _: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "set_stream", streams.append)
+    monkeypatch.setattr(torch.cuda, "graph", FailedCapture)
+    state = torch.zeros(2)
+
+    def add() -> None:
+        state.add_(1)
+
+    with pytest.warns(UserWarning, match="without a captured graph, several times slower: operation not permitted"):
+        step = accelerate(add, [state], Place(torch.device("cuda"), torch.float32))
+    assert state.tolist() == [0, 0]
+    step()
+    assert state.tolist() == [1, 1]
+    assert len(streams) == 1
 
 
 def test_the_watch_sees() -> None:
