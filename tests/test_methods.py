@@ -12,7 +12,7 @@ import torch
 import condenset as cs
 from condenset.engine import Place
 from condenset.methods import METHODS
-from condenset.recipes import RECIPES, describe, make_protocol, make_recipe
+from condenset.recipes import RECIPES, TrainedRecipe, describe, make_protocol, make_recipe
 from condenset.report.grid import draw_grid
 from condenset.runs import Interrupted, Run, Silent
 from condenset.workflow import summary
@@ -143,12 +143,22 @@ def test_stopped_and_resumed_is_bitwise_the_same(method: str, tmp_path: Path, mo
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_on_a_gpu_it_is_the_same_set_but_for_rounding(method: str, precision: str) -> None:
+    """Rounding is little beside what was learned; which images a trained network prefers may hang on it, though."""
     data, recipe = tiny_data([6, 6]), tiny_recipe(method)
-    expected = METHODS[method](data, recipe, Run(place=CPU))
     found = METHODS[method](data, recipe, Run(place=Place.best("cuda", precision)))
-    near = 2e-2 if precision == "float32" else 0.2
-    torch.testing.assert_close(found.images, expected.images, rtol=near, atol=near)
-    torch.testing.assert_close(found.labels, expected.labels, rtol=near, atol=near)
+    if isinstance(recipe, TrainedRecipe):
+        pixels = (found.images * 255).round().to(torch.uint8)
+        assert all(
+            (data.images[data.labels == k] == x).flatten(1).all(1).any()
+            for x, k in zip(pixels, found.labels, strict=True)
+        )
+        return
+    expected = METHODS[method](data, recipe, Run(place=CPU))
+    start = METHODS[method](data, tiny_recipe(method, iterations=0), Run(place=CPU)) if method != "random" else expected
+    triples = zip(*((each.images, each.labels.float()) for each in (found, expected, start)), strict=True)
+    for mine, cpus, before in triples:
+        learned = (cpus - before).abs().mean()
+        assert (mine - cpus).abs().mean() <= (0.05 if precision == "float32" else 0.3) * learned + 1e-6
 
 
 def test_a_set_of_any_method_is_scored_and_drawn(method: str) -> None:

@@ -36,6 +36,7 @@ from condenset.cli_options import (
     Overwrite,
     Precision,
     Seed,
+    Settings,
     Size,
     Whole,
 )
@@ -84,7 +85,8 @@ def run_command(
     lr: Lr = None,
     init: Init = None,
     augment: Augment = None,
-    allow_fewer: AllowFewer = False,
+    settings: Settings = None,
+    allow_fewer: AllowFewer = None,
     whole: Whole = None,
     nets: Nets = None,
     epochs: Epochs = None,
@@ -100,12 +102,15 @@ def run_command(
     as_json: AsJson = False,
 ) -> None:
     """Condense a dataset, score the sets and draw them: Random, DM and the whole dataset side by side."""
-    from condenset.plans import Wishes
+    from condenset.plans import Wishes, read_settings
 
+    fields = given(network=network, iterations=iterations, lr=lr, init=init, augment=augment, allow_fewer=allow_fewer)
+    general, by_method = read_settings(settings or ())
     wishes = Wishes(
         methods=tuple(method or (() if config else ("random", "dm"))),
         ipcs=tuple(ipc or ()),
-        recipe=_recipe(network, iterations, lr, init, augment, allow_fewer),
+        recipe=fields | general,
+        by_method=by_method,
         protocol=given(network=network, nets=nets, epochs=epochs, augment=augment),
         whole=whole,
     )
@@ -119,7 +124,8 @@ def compare_command(
     methods: Annotated[str, typer.Option(help="all, or names joined by commas ('condenset methods').")] = "all",
     ipc: Ipcs = None,
     network: Network = None,
-    allow_fewer: AllowFewer = False,
+    settings: Settings = None,
+    allow_fewer: AllowFewer = None,
     whole: Whole = None,
     nets: Nets = None,
     epochs: Epochs = None,
@@ -134,14 +140,17 @@ def compare_command(
     as_json: AsJson = False,
 ) -> None:
     """Condense by every method, score all sets alike, and draw accuracy against the seconds it took."""
-    from condenset.plans import Wishes
+    from condenset.plans import Wishes, read_settings
     from condenset.recipes import RECIPES
 
+    fields = given(network=network, allow_fewer=allow_fewer)
+    general, by_method = read_settings(settings or ())
     chosen = tuple(RECIPES) if methods == "all" else tuple(name.strip() for name in methods.split(","))
     wishes = Wishes(
         methods=chosen,
         ipcs=tuple(ipc or ()),
-        recipe=given(network=network) | ({"allow_fewer": True} if allow_fewer else {}),
+        recipe=fields | general,
+        by_method=by_method,
         protocol=given(network=network, nets=nets, epochs=epochs),
         whole=whole,
     )
@@ -159,7 +168,8 @@ def condense_command(
     lr: Lr = None,
     init: Init = None,
     augment: Augment = None,
-    allow_fewer: AllowFewer = False,
+    settings: Settings = None,
+    allow_fewer: AllowFewer = None,
     seed: Seed = None,
     device: Device = None,
     precision: Precision = None,
@@ -172,12 +182,15 @@ def condense_command(
     as_json: AsJson = False,
 ) -> None:
     """Condense a dataset, without scoring the set; it is condensed.safetensors in the run's folder."""
-    from condenset.plans import Wishes
+    from condenset.plans import Wishes, read_settings
 
+    fields = given(network=network, iterations=iterations, lr=lr, init=init, augment=augment, allow_fewer=allow_fewer)
+    general, by_method = read_settings(settings or ())
     wishes = Wishes(
         methods=tuple(method or (() if config else ("dm",))),
         ipcs=tuple(ipc or ()),
-        recipe=_recipe(network, iterations, lr, init, augment, allow_fewer),
+        recipe=fields | general,
+        by_method=by_method,
         evaluate=False,
     )
     place = given(seed=seed, device=device, precision=precision, memory=in_bytes_or_none(memory), size=size)
@@ -281,18 +294,6 @@ def methods_command(as_json: AsJson = False) -> None:
     from condenset.recipes import describe
 
     print_rows(("method", "what it does", "options"), describe(), as_json)
-
-
-def _recipe(
-    network: str | None,
-    iterations: int | None,
-    lr: float | None,
-    init: str | None,
-    augment: str | None,
-    allow_fewer: bool,
-) -> dict[str, Any]:
-    fields = given(network=network, iterations=iterations, lr=lr, init=init, augment=augment)
-    return fields | ({"allow_fewer": True} if allow_fewer else {})
 
 
 def _begin(

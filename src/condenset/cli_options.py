@@ -19,7 +19,17 @@ Init = Annotated[str | None, typer.Option(help="What images start as: real or no
 Augment = Annotated[
     str | None, typer.Option(help="Such as crop_rotate, or none (default: color_crop_cutout_flip_scale_rotate).")
 ]
-AllowFewer = Annotated[bool, typer.Option("--allow-fewer", help="A class with fewer images than --ipc gives them all.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="FIELD=VALUE",
+        help="Any option of the methods ('condenset methods'), or METHOD.FIELD=VALUE of one of them; repeatable.",
+    ),
+]
+AllowFewer = Annotated[
+    bool | None, typer.Option("--allow-fewer", help="A class with fewer images than --ipc gives them all.")
+]
 Seed = Annotated[int | None, typer.Option(help="The same seed gives the same set (default 0).")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda or mps (default: the best there is).")]
 Precision = Annotated[str | None, typer.Option(help="float32 or bfloat16 (default: bfloat16 on cuda, else float32).")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -95,22 +95,65 @@ class Wishes:
 
     methods: tuple[str, ...] = ()
     ipcs: tuple[int, ...] = ()
-    recipe: dict[str, Any] = field(default_factory=dict)
+    recipe: dict[str, Any] = field(default_factory=dict)  # of every method that has such a field
+    by_method: dict[str, dict[str, Any]] = field(default_factory=dict)  # of one method, and there they win
     protocol: dict[str, Any] = field(default_factory=dict)
     evaluate: bool = True
     whole: bool | None = None  # score the whole dataset too; None: as the config file has it, else yes
 
     def __post_init__(self) -> None:
-        taken = {name for method in self.methods for name in _names(method)} | self.protocol.keys()
-        for key in self.recipe if self.methods else ():
-            check_choice(f"an option of {', '.join(self.methods)}", key, sorted(taken))
+        if self.methods:
+            self.check_fields(self.methods)
         for method in self.methods:
-            fields = {key: value for key, value in self.recipe.items() if key in _names(method)}
             for ipc in self.ipcs or (1,):
-                make_recipe(method, ipc=ipc, name="", size=0, **fields)
+                make_recipe(method, ipc=ipc, name="", size=0, **self.fields_of(method))
         make_protocol(name="", size=0, **self.protocol)
-        for fields in (self.recipe, self.protocol):
+        for fields in (self.recipe, self.protocol, *self.by_method.values()):
             networks.title(fields.get("network", "convnet"))
+
+    def fields_of(self, method: str) -> dict[str, Any]:
+        """What was given of a method's recipe."""
+        general = {key: value for key, value in self.recipe.items() if key in _names(method)}
+        return general | self.by_method.get(method, {})
+
+    def check_fields(self, methods: Collection[str]) -> None:
+        """Refuse a field that none of the methods has, and fields of a method that is not among them."""
+        taken = {name for method in methods for name in _names(method)} | self.protocol.keys()
+        for key in self.recipe:
+            check_choice(f"an option of {', '.join(dict.fromkeys(methods))}", key, sorted(taken))
+        for method in self.by_method:
+            check_choice("the method of a setting", method, dict.fromkeys(methods))
+
+
+def read_settings(texts: Sequence[str]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Settings such as "kernel=rbf" or "dsa.outer=5" as Wishes has them: for all methods, and by method."""
+    general: dict[str, Any] = {}
+    by_method: dict[str, dict[str, Any]] = {}
+    for text in texts:
+        target, equals, value = text.partition("=")
+        check(bool(equals), "a setting must be FIELD=VALUE or METHOD.FIELD=VALUE", text)
+        method, dot, name = target.strip().rpartition(".")
+        kinds = [RECIPES[method]] if dot and _names(method) else list(RECIPES.values())
+        types = {each.name: str(each.type) for kind in kinds for each in dataclasses.fields(kind) if each.name != "ipc"}
+        check_choice(f"an option of {method or 'a method'}", name, sorted(types))
+        fields = by_method.setdefault(method, {}) if dot else general
+        fields[name] = _read(name, types[name], value.strip())
+    return general, by_method
+
+
+def _read(name: str, kind: str, text: str) -> Any:
+    if kind == "str":
+        return text
+    readers: dict[str, tuple[str, Callable[[str], Any]]] = {
+        "int": ("a whole number", int),
+        "float": ("a number", float),
+        "bool": ("true or false", {"true": True, "false": False}.__getitem__),
+    }
+    what, reader = readers[kind.removesuffix(" | None")]
+    try:
+        return reader(text)
+    except (KeyError, ValueError):
+        raise UserError(f"{name} must be {what}, but got {text!r}") from None
 
 
 def make_plan(data: ImageData, wishes: Wishes, base: Plan | None = None, **fields: Any) -> Plan:
@@ -120,10 +163,10 @@ def make_plan(data: ImageData, wishes: Wishes, base: Plan | None = None, **field
             f"{base.dataset} is no longer the data that the config file is of: to run on what it is now, take the "
             "line 'fingerprint' out of the file"
         )
-    jobs = []
-    for method, ipc in _pairs(wishes, base):
-        taken = {key: value for key, value in wishes.recipe.items() if key in _names(method)}
-        given = {**_known(base, method, ipc), **taken, "ipc": ipc}
+    pairs, jobs = _pairs(wishes, base), []
+    wishes.check_fields([method for method, _ in pairs])
+    for method, ipc in pairs:
+        given = {**_known(base, method, ipc), **wishes.fields_of(method), "ipc": ipc}
         jobs.append(Job(method=method, recipe=make_recipe(method, name=data.name, size=data.size, **given)))
     protocol: Protocol | None = None
     whole: Protocol | None = None

@@ -191,8 +191,6 @@ def iterate(
         raise UserError(f"{run.checkpoint_path} must stand at one of {iterations} iterations, but got {first}")
     step = prepare()
     losses = state["losses"]
-    run.progress.start(text, iterations, first)
-    run.listening = True
     checked, due = first, time.monotonic() + SETTLE_SECONDS
 
     def settle(done: int) -> None:
@@ -215,7 +213,7 @@ def iterate(
             raise Interrupted
         due = time.monotonic() + SETTLE_SECONDS
 
-    try:
+    with _watched(run, text, iterations, first):
         for i in range(first, iterations):
             step(i)
             full = i + 1 - checked == len(losses)
@@ -223,25 +221,29 @@ def iterate(
                 settle(i + 1)
         settle(iterations)
         _check_finite(run, state, iterations)
-    finally:
-        run.listening = False
-        run.progress.stop()
     return run.seconds_before + time.monotonic() - clock
 
 
 @contextlib.contextmanager
-def reported(run: Run, text: str, total: int, first: int = 0) -> Iterator[Callable[..., None]]:
-    """Give `report(done, note)` to call between parts of work begun again if stopped: progress, and stopping."""
+def reported(run: Run, text: str, total: int, done: int = 0) -> Iterator[Callable[..., None]]:
+    """Give `report(done, note)` to call between parts of work that keeps nothing of a part: progress, and stopping."""
 
     def report(done: int, note: str = "") -> None:
         run.progress.update(done, note)
         if run.stop_requested:
             raise Interrupted
 
-    run.progress.start(text, total, first)
+    with _watched(run, text, total, done):
+        yield report
+
+
+@contextlib.contextmanager
+def _watched(run: Run, text: str, total: int, done: int) -> Iterator[None]:
+    """Progress is shown, and a request to stop is looked for, meanwhile."""
+    run.progress.start(text, total, done)
     run.listening = True
     try:
-        yield report
+        yield
     finally:
         run.listening = False
         run.progress.stop()

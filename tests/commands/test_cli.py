@@ -68,10 +68,12 @@ def test_a_run_on_digits_leaves_what_the_guide_says(condenset: Condenset, tmp_pa
 
 
 def test_the_whole_dataset_is_scored_too_unless_not_wanted(condenset: Condenset, toy: Path) -> None:
-    tiny = (*TINY_NETWORK, "--iterations", 1, "--nets", 1)
+    tiny = (*TINY_NETWORK, "--nets", 1)
     Path("fast.toml").write_text(
         f'dataset = "{toy}"\n[[jobs]]\nmethod = "random"\nipc = 1\n[protocol]\nepochs = 1\n[whole]\nepochs = 1\n'
     )
+    complaint = condenset("run", "--config", "fast.toml", "--iterations", 1, *tiny).complaint
+    assert "an option of random must be one of" in complaint
     result = condenset("run", "--config", "fast.toml", *tiny, "--out", "a", "--json")
     assert [record["method"] for record in json.loads(result.out)] == ["random", "whole"]
     whole = records_of(Path("a"))[1]

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from condenset import UserError, load, networks
-from condenset.plans import Plan, Wishes, from_toml, make_plan, to_toml
+from condenset.plans import Plan, Wishes, from_toml, make_plan, read_settings, to_toml
+from condenset.recipes import RECIPES
 from plain import tiny_data
 
 DATA = tiny_data([6, 6])
@@ -114,10 +115,55 @@ def test_options_go_to_the_methods_that_have_them() -> None:
         Wishes(methods=("random",), recipe={"iterations": 7})
 
 
+def test_settings_are_for_all_methods_that_have_them_or_for_one() -> None:
+    texts = ("batch=4", "dsa.batch=3", "inner = 2", "network=convnet(width=8, depth=1)", "dd.fixed_network=true")
+    general, by_method = read_settings((*texts, "lr=1e-2", "lr=2"))  # the last one counts
+    assert general == {"batch": 4, "inner": 2, "network": "convnet(width=8, depth=1)", "lr": 2.0}
+    assert by_method == {"dsa": {"batch": 3}, "dd": {"fixed_network": True}}
+    wishes = Wishes(methods=("random", "dc", "dsa", "dd"), ipcs=(1,), recipe=general, by_method=by_method)
+    _, dc, dsa, dd = (job.recipe for job in plan_of(wishes).made)
+    assert (dc.batch, dsa.batch, dd.batch) == (4, 3, 4)  # type: ignore[union-attr]
+    assert (dc.inner, dsa.inner, dd.fixed_network) == (2, 2, True)  # type: ignore[union-attr]
+    base = plan_of(Wishes(methods=("dc", "dsa"), ipcs=(1,)))
+    again = plan_of(Wishes(recipe={"batch": 5}, by_method={"dc": {"outer": 7}}), base)
+    assert [(job.recipe.batch, job.recipe.outer) for job in again.made] == [(5, 7), (5, 1)]  # type: ignore[union-attr]
+    with pytest.raises(UserError, match="the method of a setting must be one of dc, dsa, but got 'dm'"):
+        plan_of(Wishes(by_method={"dm": {"lr": 1.0}}), base)
+    with pytest.raises(UserError, match=r"an option of dc, dsa must be one of .* but got 'kernel'"):
+        plan_of(Wishes(recipe={"kernel": "rbf"}), base)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("outer", "a setting must be FIELD=VALUE or METHOD.FIELD=VALUE, but got 'outer'"),
+        ("outr=3", "an option of a method must be one of .* but got 'outr'; did you mean 'outer'"),
+        ("mmd.outer=3", "an option of mmd must be one of .* but got 'outer'"),
+        ("dmm.lr=3", "method must be one of .* but got 'dmm'; did you mean 'dm'"),
+        (".lr=3", "method must be one of .* but got ''"),
+        ("ipc=3", "an option of a method must be one of .* but got 'ipc'"),
+        ("outer=2.5", "outer must be a whole number, but got '2.5'"),
+        ("lr=", "lr must be a number, but got ''"),
+        ("fixed_network=yes", "fixed_network must be true or false, but got 'yes'"),
+    ],
+)
+def test_a_setting_that_is_none(text: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        read_settings((text,))
+
+
+def test_a_field_has_one_type_in_all_methods() -> None:
+    """So that a setting can be read before the methods are known."""
+    types = {(each.name, each.type) for kind in RECIPES.values() for each in dataclasses.fields(kind)}
+    assert len({name for name, _ in types}) == len(types)
+
+
 @pytest.mark.parametrize(
     ("fields", "text"),
     [
         ({"methods": ("dmm",)}, "did you mean 'dm'"),
+        ({"methods": ("dm",), "by_method": {"dm": {"network": "convnett"}}}, "did you mean 'convnet'"),
+        ({"methods": ("dm",), "by_method": {"dd": {"steps": 3}}}, "the method of a setting must be one of dm"),
         ({"methods": ("dm",), "ipcs": (0,)}, "ipc"),
         ({"methods": ("dm",), "recipe": {"network": "convnett"}}, "did you mean 'convnet'"),
         ({"protocol": {"network": "convnett"}}, "did you mean 'convnet'"),

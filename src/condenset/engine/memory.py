@@ -79,6 +79,12 @@ def classes_together(need: Need, place: Place, memory: int | None = None) -> int
     return max(1, free // need.a_class)
 
 
+def parts(num: int, most: int) -> list[slice]:
+    """Cut `num` classes into as few parts of at most `most` as there can be, and these as even as can be."""
+    size = -(-num // -(-num // most))
+    return [slice(first, min(first + size, num)) for first in range(0, num, size)]
+
+
 def images_together(network: nn.Module, place: Place, image: tuple[int, int, int]) -> int | None:
     """How many images pass a layer while its maps stay in a CPU's caches; None: as many as there are."""
     if place.device.type != "cpu":

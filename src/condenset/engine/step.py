@@ -139,9 +139,18 @@ def _captured(step: Callable[[], None], state: Sequence[Tensor], device: torch.d
             step()
         for _ in range(2):  # libraries choose their kernels, allocators settle
             step()
-    torch.cuda.current_stream(device).wait_stream(stream)
+    before = torch.cuda.current_stream(device)
+    before.wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        step()
+    try:
+        with torch.cuda.graph(graph, stream=stream):
+            step()
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:  # a library that asks something of the host, on this machine or in this version
+        warnings.warn(f"running without a captured graph, several times slower: {error}", stacklevel=2)
+        torch.cuda.set_stream(before)  # a capture that failed leaves its own behind
+        restore()
+        return step
     restore()
     return graph.replay

@@ -18,6 +18,7 @@ from condenset.types import CondensedSet, ImageData, denormalise
 from condenset.version import VERSION
 
 ADAM, ADAM_EPSILON = (0.9, 0.999), 1e-8
+NUM_LOSSES = 1024  # kept on the device between two looks at them
 
 
 def images_per_class(data: ImageData, recipe: Recipe) -> list[int]:
@@ -31,6 +32,16 @@ def images_per_class(data: ImageData, recipe: Recipe) -> list[int]:
                 "images (--allow-fewer takes all of them)"
             )
     return [min(recipe.ipc, count) for count in data.class_counts]
+
+
+def labels_of(counts: list[int]) -> Tensor:
+    """(N,) the class of every image, class by class."""
+    return torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
+
+
+def unpadded(images_KICHW: Tensor, counts: list[int]) -> Tensor:
+    """(N, C, H, W) the first `count` images of every class, class by class."""
+    return torch.cat([images[:count] for images, count in zip(images_KICHW, counts, strict=True)])
 
 
 def initial_images(store: ClassStore, init: str, seed: int, num: int) -> Tensor:
@@ -52,6 +63,12 @@ def adam(values: Tensor, gradient: Tensor, moments: Tensor, clock: Tensor, lr: f
         moment / (1 - decay ** (clock + 1)) for moment, decay in zip((mean, square), ADAM, strict=True)
     )
     values.sub_(lr * fair_mean / (fair_square.sqrt() + ADAM_EPSILON))
+
+
+def tick(clock: Tensor, losses: Tensor, loss: Tensor) -> None:
+    """End the iteration that the clock says: its loss goes where `runs.iterate` looks for it."""
+    losses.index_copy_(0, (clock % len(losses))[None], loss.detach()[None])
+    clock += 1
 
 
 def weights_of(counts: list[int], width: int) -> Tensor:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from condenset.data.store import ClassStore
 from condenset.draws import make_key, permutation
-from condenset.methods.common import finished, images_per_class
+from condenset.methods.common import finished, images_per_class, labels_of, unpadded
 from condenset.methods.trained import Trained, trained
 from condenset.recipes import RandomRecipe, TrainedRecipe
 from condenset.runs import Run, reported
@@ -32,8 +32,7 @@ def random(data: ImageData, recipe: RandomRecipe, run: Run) -> CondensedSet:
     store = ClassStore(data, torch.device("cpu"))
     classes = torch.arange(data.num_classes)
     images_KICHW = store.take(store.choose(make_key(run.seed, "init"), 0, classes, max(counts)))
-    chosen = torch.cat([images[:count] for images, count in zip(images_KICHW, counts, strict=True)])
-    labels = torch.repeat_interleave(classes, torch.tensor(counts))
+    chosen, labels = unpadded(images_KICHW, counts), labels_of(counts)
     return finished(chosen, labels, data, "random", recipe, run, time.monotonic() - start)
 
 

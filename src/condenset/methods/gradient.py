@@ -14,16 +14,24 @@ from torch.func import functional_call
 
 from condenset import augment, draws, kernels, networks
 from condenset.data.store import ClassStore
-from condenset.engine.memory import classes_together, need
+from condenset.engine.memory import classes_together, need, parts
 from condenset.engine.step import accelerate, by_hand, traced
-from condenset.methods.common import finished, images_per_class, initial_images, weights_of
+from condenset.methods.common import (
+    NUM_LOSSES,
+    finished,
+    images_per_class,
+    initial_images,
+    labels_of,
+    tick,
+    unpadded,
+    weights_of,
+)
 from condenset.networks.gradients import class_gradients
 from condenset.recipes import GradientRecipe, Protocol
 from condenset.runs import Run, iterate
 from condenset.train import Trainer, TrainingSet
 from condenset.types import CondensedSet, ImageData
 
-NUM_LOSSES = 1024  # kept on the device between two looks at them
 NORM_IMAGES = 16  # real ones a class, that batch norm takes its statistics from
 TRAIN_BATCH = 256
 EPSILON = 1e-6  # of a product of norms: a row without gradient is at distance 1
@@ -89,7 +97,7 @@ class GradientMatching:
         self.batch = min(recipe.batch, max(data.class_counts))
 
         started_KICHW = initial_images(self.store, recipe.init, run.seed, max(counts))
-        self.images_NCHW = torch.cat([images[:count] for images, count in zip(started_KICHW, counts, strict=True)])
+        self.images_NCHW = unpadded(started_KICHW, counts)
         self.velocity = torch.zeros_like(self.images_NCHW)
         self.losses = torch.zeros(NUM_LOSSES, device=device)
         self.clock = torch.zeros((), dtype=torch.int64, device=device)
@@ -124,7 +132,7 @@ class GradientMatching:
     def _trainer(self, data: ImageData, counts: list[int]) -> Trainer:
         """What trains the network: plain SGD, on the images as they are at that moment."""
         recipe, device = self.recipe, self.run.place.device
-        labels = torch.repeat_interleave(torch.arange(data.num_classes), torch.tensor(counts)).to(device)
+        labels = labels_of(counts).to(device)
         one, zero = (torch.full((data.channels, 1, 1), value, device=device) for value in (1.0, 0.0))
         protocol = Protocol(
             network=recipe.network,
@@ -138,17 +146,14 @@ class GradientMatching:
         return Trainer(recipe.network, mine, protocol, self.run.place)
 
     def _split(self, data: ImageData, counts: list[int]) -> list[Chunk]:
-        device, num, most = self.run.place.device, data.num_classes, max(counts)
+        device, most = self.run.place.device, max(counts)
         real_KB = weights_of([min(self.batch, count) for count in data.class_counts], self.batch).to(device)
         synthetic_KI = weights_of(counts, most).to(device)
-        together = self.run.chunk or self._fitting(data, most)
-        together = -(-num // -(-num // together))  # as even as can be
         count_K1 = torch.tensor(counts)[:, None]
         place_KI = torch.where(torch.arange(most) < count_K1, torch.arange(most), 0)
         place_KI = place_KI + torch.cumsum(count_K1, 0) - count_K1
         chunks = []
-        for first in range(0, num, together):
-            part = slice(first, min(first + together, num))
+        for part in parts(data.num_classes, self.run.chunk or self._fitting(data, most)):
             rows = slice(sum(counts[: part.start]), sum(counts[: part.stop]))
             classes_K = torch.arange(part.start, part.stop, device=device)
             full = min(counts[part]) == most
@@ -204,8 +209,7 @@ class GradientMatching:
             velocity.mul_(self.recipe.momentum).add_(gradient)
             images.sub_(velocity, alpha=self.recipe.lr)
             total += loss
-        self.losses.index_copy_(0, (self.clock % NUM_LOSSES)[None], total[None])
-        self.clock += 1
+        tick(self.clock, self.losses, total)
 
     def gradient(self, images_NCHW: Tensor, chunk: Chunk) -> tuple[Tensor, Tensor]:
         """The loss of a chunk's classes and its gradient by their images, under one augmentation draw a class."""

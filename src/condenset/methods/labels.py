@@ -16,8 +16,17 @@ from condenset import draws, networks
 from condenset.data.store import ClassStore
 from condenset.engine.memory import images_together
 from condenset.engine.step import accelerate, forward_of
-from condenset.methods.common import adam, finished, images_per_class, initial_images
-from condenset.methods.matching import NUM_LOSSES, embedding
+from condenset.methods.common import (
+    NUM_LOSSES,
+    adam,
+    finished,
+    images_per_class,
+    initial_images,
+    labels_of,
+    tick,
+    unpadded,
+)
+from condenset.methods.matching import embedding
 from condenset.recipes import LabelRecipe
 from condenset.runs import Run, iterate
 from condenset.types import CondensedSet, ImageData
@@ -82,9 +91,8 @@ class Labels:
         self.keys = {use: draws.make_key(run.seed, use, device=device) for use in ("network", "real")}
 
         images_KICHW = initial_images(self.store, "real", run.seed, max(counts))
-        self.images_NCHW = torch.cat([images[:num] for images, num in zip(images_KICHW, counts, strict=True)])
-        hard_N = torch.repeat_interleave(torch.arange(data.num_classes), torch.tensor(counts))
-        self.labels_NK = F.one_hot(hard_N, data.num_classes).float().to(device)
+        self.images_NCHW = unpadded(images_KICHW, counts)
+        self.labels_NK = F.one_hot(labels_of(counts), data.num_classes).float().to(device)
         self.moments = torch.zeros(2, *self.labels_NK.shape, device=device)
         self.losses = torch.zeros(NUM_LOSSES, device=device)
         self.clock = torch.zeros((), dtype=torch.int64, device=device)
@@ -110,8 +118,7 @@ class Labels:
         (gradient,) = torch.autograd.grad(loss, leaf)
         adam(self.labels_NK, gradient, self.moments, self.clock, self.recipe.lr)
         self.labels_NK.copy_(nearest_probabilities(self.labels_NK))
-        self.losses.index_copy_(0, (self.clock % NUM_LOSSES)[None], loss.detach()[None])
-        self.clock += 1
+        tick(self.clock, self.losses, loss)
 
     def loss(self, small_NF: Tensor, labels_NK: Tensor, real_BF: Tensor, real_B: Tensor) -> Tensor:
         """The mean squared distance of what the regression says of real images from their labels."""

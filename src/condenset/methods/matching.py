@@ -13,18 +13,25 @@ from torch import Tensor, nn
 
 from condenset import augment, draws, networks
 from condenset.data.store import ClassStore
-from condenset.engine.memory import Need, classes_together, images_together, need
+from condenset.engine.memory import Need, classes_together, images_together, need, parts
 from condenset.engine.place import Place
 from condenset.engine.step import accelerate, by_hand, forward_of
 from condenset.errors import UserError
-from condenset.methods.common import finished, images_per_class, initial_images, weights_of
+from condenset.methods.common import (
+    NUM_LOSSES,
+    finished,
+    images_per_class,
+    initial_images,
+    labels_of,
+    tick,
+    unpadded,
+    weights_of,
+)
 from condenset.methods.pools import Pool
 from condenset.recipes import DistributionRecipe, MatchingRecipe, PixelRecipe
 from condenset.runs import Run, iterate
 from condenset.sizes import shown
 from condenset.types import CondensedSet, ImageData
-
-NUM_LOSSES = 1024  # kept on the device between two looks at them
 
 Objective = Callable[[Tensor, Tensor, Tensor | None, Tensor | None], Tensor]
 
@@ -128,20 +135,19 @@ class Matching:
         run.recipe = {**run.recipe, "pool": pool.fingerprint}  # a checkpoint asks which networks, not where they lie
         return pool_GP, {"pool": {"fingerprint": pool.fingerprint, "group": recipe.group, "networks": len(pool_GP)}}
 
-    def _split(self, data: ImageData, counts: list[int], size: int) -> list[Chunk]:
+    def _split(self, data: ImageData, counts: list[int], most: int) -> list[Chunk]:
         device = self.run.place.device
         real_KB = weights_of([min(self.batch, count) for count in data.class_counts], self.batch)
         synthetic_KI = weights_of(counts, max(counts))
         chunks = []
-        for first in range(0, data.num_classes, size):
-            rows = slice(first, min(first + size, data.num_classes))
+        for rows in parts(data.num_classes, most):
             weights = [None if bool(w.all()) else w.to(device) for w in (real_KB[rows], synthetic_KI[rows])]
             index = [None if w is None else w.flatten().nonzero()[:, 0] for w in weights]
             chunks.append(Chunk(rows, torch.arange(rows.start, rows.stop, device=device), *weights, *index))
         return chunks
 
     def _classes_together(self, data: ImageData, beside: int) -> int:
-        """How many classes pass together: all with batch norm, else what was asked for or what fits."""
+        """How many classes may pass together: all with batch norm, else what was asked for or what fits."""
         run, num = self.run, data.num_classes
         pool = 0 if self.pool_GP is None else self.pool_GP.nbytes
         if self.batch_norm:
@@ -150,18 +156,16 @@ class Matching:
             assert isinstance(self.recipe, MatchingRecipe)
             check_memory(data, self.recipe, run.place, run.memory, pool)
             return num
-        fitting = run.chunk or classes_together(
-            _need(self.network, data, self.recipe, run.place, beside, pool), run.place, run.memory
-        )
-        return -(-num // -(-num // fitting))  # as even as can be
+        wanted = _need(self.network, data, self.recipe, run.place, beside, pool)
+        return run.chunk or classes_together(wanted, run.place, run.memory)
 
     def solve(self, method: str, data: ImageData) -> CondensedSet:
         """Run to the last iteration; the finished set, without padding."""
         recipe, run = self.recipe, self.run
-        labels = torch.repeat_interleave(torch.arange(data.num_classes), torch.tensor(self.counts))
+        labels = labels_of(self.counts)
 
         def made(seconds: float) -> CondensedSet:
-            chosen = torch.cat([images[:count] for images, count in zip(self.images_KICHW, self.counts, strict=True)])
+            chosen = unpadded(self.images_KICHW, self.counts)
             return finished(chosen, labels, data, method, recipe, run, seconds, **self.about)
 
         text = f"{method}, {recipe.ipc} a class"
@@ -184,8 +188,7 @@ class Matching:
             velocity.mul_(self.recipe.momentum).add_(gradient)
             images.sub_(velocity, alpha=self.recipe.lr)
             total += loss.detach()
-        self.losses.index_copy_(0, (self.clock % NUM_LOSSES)[None], total[None])
-        self.clock += 1
+        tick(self.clock, self.losses, total)
 
     def draw_network(self) -> Tensor:
         """(P,) the weights of this iteration's network: fresh ones, or those of a network of the pool."""
@@ -244,6 +247,8 @@ def _need(
 ) -> Need:
     """beside: bytes a class of the objective; pool: bytes of the networks to draw from."""
     synthetic = min(recipe.ipc, max(data.class_counts))
+    if isinstance(recipe, PixelRecipe):
+        place = Place(place.device, torch.float32)  # whatever networks compute in
     wanted = need(
         network,
         place,

@@ -17,8 +17,16 @@ from torch.func import functional_call
 from condenset import draws, networks
 from condenset.data.store import ClassStore
 from condenset.engine.step import accelerate
-from condenset.methods.common import adam, finished, images_per_class, initial_images
-from condenset.methods.matching import NUM_LOSSES
+from condenset.methods.common import (
+    NUM_LOSSES,
+    adam,
+    finished,
+    images_per_class,
+    initial_images,
+    labels_of,
+    tick,
+    unpadded,
+)
 from condenset.recipes import UnrolledRecipe
 from condenset.runs import Run, iterate
 from condenset.types import CondensedSet, ImageData
@@ -97,8 +105,7 @@ class Unrolled:
         self.keys = {use: draws.make_key(run.seed, use, device=device) for use in ("network", "real")}
 
         starts_KICHW = initial_images(self.store, recipe.init, run.seed, max(counts))
-        self.images_NCHW = torch.cat([images[:num] for images, num in zip(starts_KICHW, counts, strict=True)])
-        self.labels_N = torch.repeat_interleave(torch.arange(data.num_classes), torch.tensor(counts)).to(device)
+        self.images_NCHW, self.labels_N = unpadded(starts_KICHW, counts), labels_of(counts).to(device)
         self.schedule = _schedule(counts, recipe.steps, recipe.epochs, device)
         raw = math.log(math.expm1(recipe.step_size))  # softplus keeps step sizes above 0
         self.raw_sizes_T = torch.full((len(self.schedule),), raw, device=device)
@@ -143,8 +150,7 @@ class Unrolled:
         by_raw_T = found.step_sizes_T * torch.sigmoid(self.raw_sizes_T)
         adam(self.images_NCHW, found.images, self.image_moments, self.clock, lr)
         adam(self.raw_sizes_T, by_raw_T, self.size_moments, self.clock, lr)
-        self.losses.index_copy_(0, (self.clock % NUM_LOSSES)[None], found.loss[None])
-        self.clock += 1
+        tick(self.clock, self.losses, found.loss)
 
     def loss(self, weights_P: Tensor, images_NCHW: Tensor, labels_N: Tensor) -> Tensor:
         """Cross-entropy under these weights; not compiled nor by hand-written kernels, which have one derivative."""

@@ -38,7 +38,7 @@ def save_comparison(records: Sequence[Record], path: Path) -> None:
     axes.set_xscale("log")
     axes.set_xlabel("seconds of condensing")
     axes.set_ylabel("test accuracy, %")
-    axes.set_title(str(records[0]["dataset"]))
+    axes.set_title(str(records[0]["dataset"]), parse_math=False)  # a path may hold dollars
     axes.margins(x=0.15)
     axes.legend(loc="lower right")
     save_chart(figure, path)
