@@ -136,7 +136,7 @@ def test_the_network_drawn_is_a_function_of_seed_and_step(shared: Pool) -> None:
     matching, other = problem(pooled(shared)), problem(pooled(shared), seed=4)
     num = len(shared.states)
     drawn, theirs = [], []
-    for step in range(40):
+    for step in range(80):
         for each, found in ((matching, drawn), (other, theirs)):
             each.clock.fill_(step)
             place = int(draws.choice(draws.make_key(each.run.seed, "network"), step, num))
