@@ -6,7 +6,6 @@ Shapes: S states of a network, G states of a group, P numbers of a network.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import hashlib
 import itertools
 import json
@@ -20,7 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from condenset import draws, networks
+from condenset import networks
+from condenset.data.validation import split_off
 from condenset.engine import Place
 from condenset.errors import UserError, check
 from condenset.files import read_metadata, read_tensors, write_file, write_tensors
@@ -32,7 +32,7 @@ from condenset.types import ImageData
 
 EDGES = (10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0)  # % of validation images right, between the paper's groups
 EPOCHS = 30
-HELD_OUT = 0.1  # of the training images, to validate on
+HELD_OUT = 0.1  # of every class's training images, to validate on
 LOOK_GROWTH = 1.25  # from one look at the validation images to the next within the first pass, where most is learned
 ABOUT = "pool.json"
 
@@ -128,7 +128,7 @@ def train_pool(
 ) -> Pool:
     """Train `num` networks and keep the first state of each in every group of validation accuracy, and its last.
 
-    Any field of the protocol is a keyword (`network`, `epochs`, …). A tenth of `data` is held out to validate on.
+    Any field of the protocol is a keyword (`network`, `epochs`, …). A tenth of every class is held out to validate on.
     Networks that the folder has are not trained again, so a stopped call goes on, and a larger `num` adds to it.
     """
     run = Run(seed=seed, place=Place.best(device, precision))
@@ -149,12 +149,12 @@ def fill_pool(data: ImageData, folder: Path, num: int, protocol: Protocol, edges
     _claim(folder, about)
     missing = [number for number in range(num) if not _path(folder, number).exists()]
     if missing:
-        rest, held = hold_out(data, run.seed)
+        rest, held = split_off(data, HELD_OUT, seed=run.seed)
         trainer = Trainer(protocol.network, TrainingSet.of(rest, run.place.device), protocol, run.place)
         seen = Watch(trainer, TrainingSet.of(held, run.place.device), names)
-        with reported(run, "training a pool of networks", num * protocol.passes) as report:
+        with reported(run, "training a pool of networks", num * trainer.passes) as report:
             for number in missing:
-                seen.train(run.seed, number, _offset(report, number * protocol.passes))
+                seen.train(run.seed, number, _offset(report, number * trainer.passes))
                 with writable(folder):
                     write_tensors(_path(folder, number), {"weights": seen.weights_SP}, seen.metadata(about))
     return Pool.load(folder)
@@ -176,7 +176,7 @@ class Watch:
     def train(self, seed: int, number: int, after_pass: Callable[[int], None]) -> None:
         """Train network `number` of a pool; what is kept of it stands until the next."""
         self.step, self.kept = 0, []
-        last = self.trainer.protocol.passes
+        last = self.trainer.passes
 
         def pass_ended(done: int) -> None:
             self.look(always=done == last)
@@ -212,19 +212,6 @@ def early_looks(steps: int) -> frozenset[int]:
     """The steps of the first pass, before its end, after which to look: 1, 2, 3, …, then ever further apart."""
     powers = itertools.takewhile(lambda step: step < steps, (math.ceil(LOOK_GROWTH**k) for k in itertools.count()))
     return frozenset(powers)
-
-
-def hold_out(data: ImageData, seed: int) -> tuple[ImageData, ImageData]:
-    """The training images without those to validate on, and those: drawn once for all networks of a seed."""
-    check(len(data) >= 2, "a pool needs at least two images, to train and to validate on", len(data))
-    order = draws.permutation(draws.make_key(seed, "validation"), 0, len(data))
-    num = max(1, round(HELD_OUT * len(data)))
-    held, rest = (part.sort().values for part in (order[:num], order[num:]))
-    return _rows(data, rest), _rows(data, held)
-
-
-def _rows(data: ImageData, index: Tensor) -> ImageData:
-    return dataclasses.replace(data, images=data.images[index], labels=data.labels[index], known_fingerprint="")
 
 
 def group_names(edges: Sequence[float]) -> list[str]:
