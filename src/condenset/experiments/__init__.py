@@ -25,18 +25,18 @@ EXPERIMENTS: dict[str, Experiment] = {
     "architectures": Experiment(
         title="condensed on one architecture, tested on another (Table 3)", perform=architectures
     ),
+    "networks": Experiment(title="matching with networks trained to some accuracy (Table 4, figure)", perform=networks),
     "sizes": Experiment(title="100 to 1250 images a class against random ones (figure)", perform=sizes),
-    "nas": Experiment(
-        title="search among 720 ConvNets by proxy sets (Table 5, scatter plot)", perform=search_architectures
-    ),
+    "cost": Experiment(title="accuracy against seconds while condensing (figure)", perform=cost),
     "continual": Experiment(
         title="classes that come in steps, with a condensed memory (figures)",
         perform=class_incremental,
         dataset="cifar100",
     ),
-    "networks": Experiment(title="matching with networks trained to some accuracy (Table 4, figure)", perform=networks),
+    "nas": Experiment(
+        title="search among 720 ConvNets by proxy sets (Table 5, scatter plot)", perform=search_architectures
+    ),
     "distribution": Experiment(title="where synthetic images lie among real ones (figure)", perform=distribution),
-    "cost": Experiment(title="accuracy against seconds while condensing (figure)", perform=cost),
     "generative": Experiment(title="generative models (appendix)", perform=None),
 }
 
