@@ -321,7 +321,7 @@ DIGITS_PRESETS: dict[type[Recipe], dict[str, Any]] = {
         "iterations": 150,
         "batch": 256,
         "network": DIGITS_NETWORK,
-        "steps": 5,
+        "steps": 10,
         "epochs": 1,
         "step_size": 0.2,
         "lr": 0.05,
