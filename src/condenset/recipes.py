@@ -357,9 +357,10 @@ def defaults_by_ipc(method: str, ipc: int) -> dict[str, Any]:
     return {"lr": default_lr(ipc)} if issubclass(RECIPES[method], MatchingRecipe) else {}
 
 
-def _gradient_preset(ipc: int, name: str, size: int) -> dict[str, Any]:
+def _gradient_preset(kind: type[Recipe], ipc: int, name: str, size: int) -> dict[str, Any]:
     if (name, size) == DIGITS:
-        return {"iterations": 20, "outer": 10, "inner": 5, "batch": 64, "network": DIGITS_NETWORK}
+        preset = {"iterations": 20, "outer": 10, "inner": 5, "batch": 64, "network": DIGITS_NETWORK}
+        return preset | ({"lr": 1.0} if kind is GradientRecipe else {})  # from noise it is a long way
     if name == "cifar100" and ipc >= 50:
         return {"outer": 10, "inner": 10}  # as the paper ran it there
     return {}
@@ -367,7 +368,7 @@ def _gradient_preset(ipc: int, name: str, size: int) -> dict[str, Any]:
 
 def _method_preset(kind: type[Recipe], ipc: int, name: str, size: int) -> dict[str, Any]:
     if issubclass(kind, GradientRecipe):
-        return _gradient_preset(ipc, name, size) if _whole(ipc) else {}
+        return _gradient_preset(kind, ipc, name, size) if _whole(ipc) else {}
     preset: dict[str, Any] = {}
     if issubclass(kind, MatchingRecipe | PixelRecipe):
         if _whole(ipc):
