@@ -129,10 +129,17 @@ def test_networks_scored_before_a_stop_are_not_trained_again(tmp_path, monkeypat
     data = tiny_data([6, 6])
     made = protocol(nets=3)
     full = score(data, data, made, Run(place=CPU, folder=tmp_path, job="x"))
-    trained = []
-    monkeypatch.setattr(Trainer, "train", lambda *args, **kwargs: trained.append(args))
-    assert score(data, data, made, Run(place=CPU, folder=tmp_path, job="x")).accuracies == full.accuracies
+    trained: list[object] = []
+    training = Trainer.training
+    monkeypatch.setattr(Trainer, "training", lambda *args, **keys: trained.append(args[-1]) or training(*args, **keys))
+    run = Run(place=CPU, folder=tmp_path, job="x")
+    assert score(data, data, made, run).accuracies == full.accuracies
+    assert score(data, data, protocol(nets=2), run).accuracies == full.accuracies[:2]
     assert not trained
+    assert score(data, data, protocol(nets=4), run).accuracies[:3] == full.accuracies
+    assert trained == [3]  # only the one that is new
+    score(data, data, protocol(nets=2, epochs=1), run)
+    assert trained == [3, 0, 1]  # those of another protocol are other networks
 
 
 def test_a_set_of_another_shape_or_other_classes_is_refused() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 import time
 from typing import Any
 
@@ -44,7 +46,9 @@ def score(small: CondensedSet | ImageData, test: ImageData, protocol: Protocol, 
     """Score a set within a run: networks that were tested before a stop are not trained again."""
     check_match(small, test)
     start, device = time.monotonic(), run.place.device
-    known = {event["net"]: event for event in run.events("network")}
+    way = _digest(small, protocol, run)
+    tested = [event for event in run.events("network") if event.get("way") == way]
+    known = {event["net"]: event for event in tested if event["net"] < protocol.nets}
     train_set, test_set = TrainingSet.of(small, device), seen_as(small, test, device)
     found = {net: event["accuracy"] for net, event in known.items()}
     spent = sum(event["seconds"] for event in known.values())
@@ -63,7 +67,7 @@ def score(small: CondensedSet | ImageData, test: ImageData, protocol: Protocol, 
             right = [trainer.accuracy(test_set) for trainer, _ in zip(trainers, nets, strict=False)]
             seconds = round((time.monotonic() - began) / len(nets), 3)
             for net, accuracy in zip(nets, right, strict=True):
-                run.event("network", net=net, accuracy=accuracy, seconds=seconds)
+                run.event("network", net=net, accuracy=accuracy, seconds=seconds, way=way)
                 found[net] = accuracy
     accuracies = [found[net] for net in range(protocol.nets)]
     return Scores(
@@ -72,6 +76,14 @@ def score(small: CondensedSet | ImageData, test: ImageData, protocol: Protocol, 
         protocol=dataclasses.asdict(protocol) | {"seed": run.seed, "precision": run.place.precision},
         seconds=spent + time.monotonic() - start,
     )
+
+
+def _digest(small: CondensedSet | ImageData, protocol: Protocol, run: Run) -> str:
+    """What decides a network's score beside its number: a network tested otherwise is trained again."""
+    fields = {key: value for key, value in dataclasses.asdict(protocol).items() if key != "nets"}
+    source = small.fingerprint if isinstance(small, ImageData) else small.provenance.get("fingerprint")
+    text = json.dumps([fields, run.seed, run.place.precision, len(small), source], sort_keys=True, default=str)
+    return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
 
 
 def seen_as(small: CondensedSet | ImageData, test: ImageData, device: torch.device) -> TrainingSet:

@@ -57,7 +57,7 @@ def test_it_leaves_its_files_and_does_nothing_twice(
 
     monkeypatch.setattr(common, "score", never)
     monkeypatch.setattr(common, "METHODS", dict.fromkeys(common.METHODS, never))
-    monkeypatch.setattr("condenset.train.Trainer.train", never)
+    monkeypatch.setattr("condenset.train.Trainer.training", never)
     go(name, splits, tmp_path)
     assert json.loads((tmp_path / "results.json").read_text()) == results
 
