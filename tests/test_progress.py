@@ -5,7 +5,9 @@ import sys
 
 import pytest
 
+import condenset as cs
 from condenset.progress import progress_bar
+from plain import tiny_data
 
 
 class Terminal(io.StringIO):
@@ -35,3 +37,15 @@ def test_anything_else_gets_silence(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     monkeypatch.setattr(sys, "stderr", None)
     with progress_bar("reading", 10) as advance:
         advance(3)
+
+
+def test_python_users_see_a_bar_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    data = tiny_data([4, 4])
+    small = cs.condense(data, "mmd", ipc=1, iterations=2, device="cpu")
+    assert "mmd, 1 a class" in sys.stderr.getvalue()
+    cs.evaluate(small, data, nets=1, epochs=1, network="convnet(width=8, depth=2)", device="cpu")
+    assert "training networks" in sys.stderr.getvalue()
+    monkeypatch.setattr(sys, "stderr", None)
+    cs.condense(data, "mmd", ipc=1, iterations=2, device="cpu")

@@ -1,10 +1,9 @@
-"""What a person sees while work goes on: progress, tables, and a Ctrl-C that loses nothing."""
+"""What a person sees: tables, warnings in a line, and a Ctrl-C that loses nothing."""
 
 from __future__ import annotations
 
 import signal
 import sys
-import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,58 +11,15 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
-from condenset.runs import Silent
+from condenset.progress import Shown, span
+
+__all__ = ["Shown", "interruptible", "plain_warnings", "print_scores", "print_table", "span"]
 
 if TYPE_CHECKING:
     from condenset.runs import Run
-
-LONG = 600.0  # seconds, from which on an estimate is told
-
-
-class Shown(Silent):
-    """A bar on a terminal with rate, loss and time left; elsewhere a line only for what takes long."""
-
-    def __init__(self) -> None:
-        self.terminal = sys.stderr.isatty()
-        self.console = Console(stderr=True, markup=False, highlight=False)
-        self.bar: Progress | None = None
-        self.task: TaskID | None = None
-
-    def start(self, text: str, total: int, done: int = 0) -> None:
-        self.text, self.total, self.first, self.began, self.told = text, total, done, time.monotonic(), False
-        if self.terminal:
-            self.bar = Progress(
-                TextColumn("{task.description}", markup=False),
-                BarColumn(),
-                TaskProgressColumn(),
-                TextColumn("{task.fields[rate]}"),
-                TextColumn("{task.fields[note]}"),
-                TimeRemainingColumn(),
-                console=self.console,
-                transient=True,
-            )
-            self.task = self.bar.add_task(text, total=total, completed=done, note="", rate="")
-            self.bar.start()
-
-    def update(self, done: int, note: str = "") -> None:
-        seconds = max(time.monotonic() - self.began, 1e-9)
-        rate = (done - self.first) / seconds
-        if self.bar is not None and self.task is not None:
-            self.bar.update(self.task, completed=done, note=note, rate=f"{rate:.3g}/s")
-        left = (self.total - done) / rate if rate else 0.0
-        if not self.told and seconds > 5 and left > LONG:
-            self.told = True
-            line = f"{self.text}: about {span(left)} to go at this rate ({rate:.3g} steps a second)"
-            self.console.print(line, soft_wrap=True)
-
-    def stop(self) -> None:
-        if self.bar is not None:
-            self.bar.stop()
-            self.bar = None
 
 
 @contextmanager
@@ -98,13 +54,6 @@ def plain_warnings() -> Iterator[None]:
 
         warnings.showwarning = show
         yield
-
-
-def span(seconds: float) -> str:
-    """`95 s`, `12 min`, `3.5 h`."""
-    if seconds < 120:
-        return f"{seconds:.3g} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -23,6 +23,7 @@ from condenset.errors import UserError, check, check_choice
 from condenset.kept import Kept, in_parts, merged, taken_apart
 from condenset.methods import METHODS
 from condenset.methods.common import images_per_class
+from condenset.progress import Shown
 from condenset.recipes import Recipe, make_protocol, make_recipe
 from condenset.runs import Run
 from condenset.sizes import in_bytes
@@ -96,7 +97,7 @@ class Memory:
         for their text unless class_names has names for them.
         """
         step = self.arriving(images, labels, class_names)
-        run = Run(seed=self.seed, place=self.place, memory=self._bound)
+        run = Run(seed=self.seed, place=self.place, memory=self._bound, progress=Shown())
         self.keep(METHODS[self.method](step, self.recipe(step), run), step)
 
     def arriving(self, images: Any, labels: Any = None, class_names: Sequence[str] | None = None) -> ImageData:

@@ -13,6 +13,7 @@ import torch
 from condenset import networks
 from condenset.engine import Place
 from condenset.errors import UserError
+from condenset.progress import Shown
 from condenset.recipes import Protocol, make_protocol
 from condenset.runs import Run, reported
 from condenset.train import Trainer, TrainingSet, side_by_side, together
@@ -32,7 +33,8 @@ def evaluate(
 
     Without `network` it is the one the set was learned with; a whole dataset (ImageData) is scored the same way.
     """
-    return score(small, test, protocol_for(small, test, **fields), Run(seed=seed, place=Place.best(device, precision)))
+    run = Run(seed=seed, place=Place.best(device, precision), progress=Shown())
+    return score(small, test, protocol_for(small, test, **fields), run)
 
 
 def protocol_for(small: CondensedSet | ImageData, test: ImageData, **fields: Any) -> Protocol:

@@ -1,12 +1,82 @@
-"""A progress bar on a terminal, silence everywhere else."""
+"""Progress: a bar on a terminal; elsewhere silence, or a line for what takes long."""
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+LONG = 600.0  # seconds, from which on an estimate is told
 _shown = False  # one bar at a time: a reader's bar inside a caller's bar stays silent
+
+
+class Silent:
+    """Progress that nobody watches."""
+
+    def start(self, text: str, total: int, done: int = 0) -> None: ...
+
+    def update(self, done: int, note: str = "") -> None: ...
+
+    def stop(self) -> None: ...
+
+
+class Shown(Silent):
+    """A bar on a terminal with rate, loss and time left; elsewhere a line only for what takes long."""
+
+    def __init__(self) -> None:
+        self.terminal = sys.stderr is not None and sys.stderr.isatty()
+        self.bar: Progress | None = None
+        self.task: TaskID | None = None
+
+    def start(self, text: str, total: int, done: int = 0) -> None:
+        self.text, self.total, self.first, self.began, self.told = text, total, done, time.monotonic(), False
+        if self.terminal:
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+            self.bar = Progress(
+                TextColumn("{task.description}", markup=False),
+                BarColumn(),
+                TaskProgressColumn(),
+                TextColumn("{task.fields[rate]}"),
+                TextColumn("{task.fields[note]}"),
+                TimeRemainingColumn(),
+                console=Console(stderr=True, markup=False, highlight=False),
+                transient=True,
+            )
+            self.task = self.bar.add_task(text, total=total, completed=done, note="", rate="")
+            self.bar.start()
+
+    def update(self, done: int, note: str = "") -> None:
+        seconds = max(time.monotonic() - self.began, 1e-9)
+        rate = (done - self.first) / seconds
+        if self.bar is not None and self.task is not None:
+            self.bar.update(self.task, completed=done, note=note, rate=f"{rate:.3g}/s")
+        left = (self.total - done) / rate if rate else 0.0
+        if not self.told and seconds > 5 and left > LONG:
+            self.told = True
+            line = f"{self.text}: about {span(left)} to go at this rate ({rate:.3g} steps a second)"
+            if self.bar is not None:
+                self.bar.console.print(line, soft_wrap=True)
+            elif sys.stderr is not None:
+                print(line, file=sys.stderr, flush=True)
+
+    def stop(self) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+            self.bar = None
+
+
+def span(seconds: float) -> str:
+    """`95 s`, `12 min`, `3.5 h`."""
+    if seconds < 120:
+        return f"{seconds:.3g} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 @contextmanager

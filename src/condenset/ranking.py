@@ -23,6 +23,7 @@ from condenset.engine import Place
 from condenset.errors import UserError, check
 from condenset.evaluation import check_match, seen_as
 from condenset.files import write_file
+from condenset.progress import Shown
 from condenset.recipes import Protocol, make_protocol
 from condenset.runs import Interrupted, Run
 from condenset.train import Trainer, TrainingSet
@@ -94,8 +95,6 @@ def rank(
     folder: where what is done is kept: called again with it, only the rest is trained.
     fields: of the protocol: nets (1), epochs (200), batch (250), lr, augment, …
     """
-    from condenset.console import Shown
-
     check("network" not in fields, "the networks are the architectures given", fields.get("network"))
     if isinstance(data, Splits):
         if small is data.train:

@@ -22,6 +22,7 @@ from torch import Tensor
 from condenset.engine.place import Place
 from condenset.errors import UserError
 from condenset.files import read_tensors, write_tensors
+from condenset.progress import Silent
 
 if TYPE_CHECKING:
     from condenset.types import CondensedSet
@@ -47,16 +48,6 @@ FILES = (  # of a run's folder, beside sets/ and networks/
 
 class Interrupted(KeyboardInterrupt):
     """The user asked to stop; everything done so far is on disk."""
-
-
-class Silent:
-    """Progress that nobody watches; the command line has one that draws."""
-
-    def start(self, text: str, total: int, done: int = 0) -> None: ...
-
-    def update(self, done: int, note: str = "") -> None: ...
-
-    def stop(self) -> None: ...
 
 
 @dataclass(kw_only=True)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from condenset import console
+from condenset import progress
 from condenset.console import Shown, interruptible, print_scores, print_table, span
 from condenset.engine import Place
 from condenset.runs import Run
@@ -21,7 +21,7 @@ class Terminal(io.StringIO):
 class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
-        monkeypatch.setattr(console.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(progress.time, "monotonic", lambda: self.now)
 
 
 def play(shown: Shown, clock: Clock, steps: Sequence[int], total: int, seconds: float) -> None:

@@ -12,6 +12,7 @@ from condenset.methods.labels import ld
 from condenset.methods.matching import dm
 from condenset.methods.pixels import mmd
 from condenset.methods.unrolled import dd
+from condenset.progress import Shown
 from condenset.recipes import make_recipe
 from condenset.runs import Run
 from condenset.sizes import in_bytes
@@ -48,5 +49,5 @@ def condense(
     """
     recipe = make_recipe(method, ipc=ipc, name=data.name, size=data.size, **fields)
     bound = None if memory is None else in_bytes(memory)
-    run = Run(seed=seed, place=Place.best(device, precision), memory=bound)
+    run = Run(seed=seed, place=Place.best(device, precision), memory=bound, progress=Shown())
     return METHODS[method](data, recipe, run)

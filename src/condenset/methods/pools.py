@@ -25,6 +25,7 @@ from condenset.engine import Place
 from condenset.errors import UserError, check
 from condenset.files import read_metadata, read_tensors, write_file, write_tensors
 from condenset.methods.trained import about_training
+from condenset.progress import Shown
 from condenset.recipes import Protocol, make_protocol, read_group
 from condenset.runs import Run, reported, writable
 from condenset.train import Trainer, TrainingSet
@@ -131,7 +132,7 @@ def train_pool(
     Any field of the protocol is a keyword (`network`, `epochs`, …). A tenth of every class is held out to validate on.
     Networks that the folder has are not trained again, so a stopped call goes on, and a larger `num` adds to it.
     """
-    run = Run(seed=seed, place=Place.best(device, precision))
+    run = Run(seed=seed, place=Place.best(device, precision), progress=Shown())
     return fill_pool(data, Path(folder), num, pool_protocol(data, **fields), edges, run)
 
 
