@@ -11,7 +11,7 @@ import typer
 
 from condenset.cli_options import AsJson, DataDir, Device, Network, Precision, Seed, Size
 from condenset.cli_shared import given, load, print_rows, watched
-from condenset.errors import UserError
+from condenset.errors import UserError, check
 
 app = typer.Typer(help="Networks: what there is, and training a pool of them.", invoke_without_command=True)
 
@@ -45,9 +45,12 @@ def train_pool_command(
     as_json: AsJson = False,
 ) -> None:
     """Train networks on a dataset and keep states on the way, for dm's options pool and group."""
+    import torch
+
     from condenset.console import print_table
     from condenset.engine import Place
     from condenset.methods.pools import EDGES, fill_pool, group_names, pool_protocol
+    from condenset.networks import build
     from condenset.runs import Run, locked, probe
 
     bounds = _numbers(edges) if edges else EDGES
@@ -55,6 +58,9 @@ def train_pool_command(
     run = Run(place=Place.best(device, precision), **given(seed=seed))
     train = load(dataset, data_dir, size).train
     protocol = pool_protocol(train, **given(network=network, epochs=epochs))
+    check(num >= 1, "num must be 1 or more", num)
+    with torch.device("meta"):  # only to see that it can be built, before the folder is made
+        build(protocol.network, channels=train.channels, size=train.size, num_classes=train.num_classes)
     print(f"{dataset} on {run.place.hardware}, {run.place.precision}; the pool goes to {out}", file=sys.stderr)
     probe(out)
     with locked(out), watched(run, "; the same command goes on"):

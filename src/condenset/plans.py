@@ -207,12 +207,12 @@ def to_toml(plan: Plan) -> str:
     command = "run" if plan.protocol else "condense"
     lines = [f"# condenset {VERSION}: 'condenset {command} --config' with this file repeats the run"]
     plain = ("dataset", "seed", "device", "precision", "memory", "size", "data_dir", "fingerprint")
-    lines += _lines({name: getattr(plan, name) for name in plain})
+    lines += toml_lines({name: getattr(plan, name) for name in plain})
     for job in plan.made:
-        lines += ["", "[[jobs]]", *_lines({"method": job.method, **_fields(job.recipe)})]
+        lines += ["", "[[jobs]]", *toml_lines({"method": job.method, **_fields(job.recipe)})]
     for name, protocol in (("protocol", plan.protocol), ("whole", plan.whole)):
         if protocol:
-            lines += ["", f"[{name}]", *_lines(_fields(protocol))]
+            lines += ["", f"[{name}]", *toml_lines(_fields(protocol))]
     return "\n".join(lines) + "\n"
 
 
@@ -289,7 +289,8 @@ def _fields(record: Recipe | Protocol | None) -> dict[str, Any]:
     return dataclasses.asdict(record) if record else {}
 
 
-def _lines(values: dict[str, Any]) -> list[str]:
+def toml_lines(values: dict[str, Any]) -> list[str]:
+    """Lines of TOML; what is None is left out."""
     # JSON's numbers and text are TOML's too, but for the escapes of what lies beyond 16 bits, and DEL.
     texts = {key: json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f") for key, value in values.items()}
     return [f"{key} = {text}" for key, text in texts.items() if text != "null"]

@@ -13,11 +13,11 @@ from condenset.evaluation import protocol_for, score
 from condenset.files import write_file
 from condenset.methods import METHODS
 from condenset.plans import WHOLE, Job, Plan, from_toml
-from condenset.recipes import CoresetRecipe
+from condenset.recipes import CoresetRecipe, Recipe
 from condenset.report.charts import save_comparison
 from condenset.report.grid import save_grid
 from condenset.runs import Run, is_run, writable
-from condenset.types import CondensedSet, Scores, Splits
+from condenset.types import CondensedSet, ImageData, Scores, Splits
 from condenset.version import VERSION
 
 NEEDED = ("method", "ipc", "network", "condense_seconds")  # what a table needs of a record
@@ -47,25 +47,24 @@ def _do(plan: Plan, job: Job, splits: Splits, run: Run) -> dict[str, Any]:
         assert plan.whole is not None
         run.place.reset_peak_memory()
         return _record(plan.dataset, None, score(splits.train, splits.test, plan.whole, run, "whole dataset"), run)
-    small = _condensed(plan, job, splits, run)
+    path = plan.set_path(job, run.folder) if run.folder else None
+    small = made_set(path, job.method, job.recipe, splits.train, run)
     scores = score(small, splits.test, plan.protocol, run, f"{job.name}: testing") if plan.protocol else None
     return _record(plan.dataset, small, scores, run)
 
 
-def _condensed(plan: Plan, job: Job, splits: Splits, run: Run) -> CondensedSet:
-    """The job's set: read if it is there, else made and saved."""
-    path = plan.set_path(job, run.folder) if run.folder else None
-    assert job.recipe is not None
-    recipe = dataclasses.asdict(job.recipe)
+def made_set(path: Path | None, method: str, recipe: Recipe, data: ImageData, run: Run) -> CondensedSet:
+    """The set that a method makes: read if it is at `path` already, else made, and saved there."""
+    fields, fingerprint = dataclasses.asdict(recipe), data.fingerprint
     if path and path.exists():
         small = CondensedSet.load(path)
         about = {key: small.provenance.get(key) for key in ("recipe", "seed", "fingerprint")}
-        if about != {"recipe": recipe, "seed": plan.seed, "fingerprint": plan.fingerprint}:
+        if about != {"recipe": fields, "seed": run.seed, "fingerprint": fingerprint}:
             raise UserError(f"{path} belongs to another recipe; move it away to make this job's set")
         return small
-    run.recipe = recipe | {"method": job.method, "fingerprint": plan.fingerprint}
+    run.recipe = fields | {"method": method, "fingerprint": fingerprint}
     run.seconds_before = 0.0
-    small = METHODS[job.method](splits.train, job.recipe, run)
+    small = METHODS[method](data, recipe, run)
     if path:
         with writable(path):
             small.save(path)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from condenset import UserError, experiments
+from condenset import UserError, experiments, workflow
 from condenset.engine import Place
 from condenset.experiments import EXPERIMENTS, common, perform
 from condenset.experiments.common import Lab, Table
@@ -56,7 +56,7 @@ def test_it_leaves_its_files_and_does_nothing_twice(
         raise AssertionError("done again")
 
     monkeypatch.setattr(common, "score", never)
-    monkeypatch.setattr(common, "METHODS", dict.fromkeys(common.METHODS, never))
+    monkeypatch.setattr(workflow, "METHODS", dict.fromkeys(workflow.METHODS, never))
     monkeypatch.setattr("condenset.train.Trainer.training", never)
     go(name, splits, tmp_path)
     assert json.loads((tmp_path / "results.json").read_text()) == results
@@ -104,7 +104,7 @@ def test_a_damaged_record_is_named(splits: Splits, tmp_path: Path) -> None:
 
 
 def test_settings_survive_their_file(tmp_path: Path) -> None:
-    settings = Settings(experiment="sizes", dataset='a "b"', scale="tiny", seed=3, memory=5, data_dir="/x")
+    settings = Settings(experiment="sizes", dataset='a "b" 😀', scale="tiny", seed=3, memory=5, data_dir="/x")
     (tmp_path / "experiment.toml").write_text(to_toml(settings))
     assert from_toml(tmp_path / "experiment.toml") == settings
     (tmp_path / "experiment.toml").write_text(to_toml(settings) + "x = 1\n")

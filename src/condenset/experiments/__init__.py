@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from condenset.errors import UserError, check_choice
@@ -16,6 +15,7 @@ from condenset.experiments.tables import architectures, batchnorm, sizes, sota
 from condenset.files import write_file
 from condenset.runs import Run, writable
 from condenset.types import Splits
+from condenset.workflow import write_results
 
 __all__ = ["EXPERIMENTS", "SCALES", "Experiment", "Lab", "Outcome", "find", "perform"]
 
@@ -57,8 +57,8 @@ def perform(name: str, splits: Splits, run: Run, folder: Path, *, dataset: str, 
     outcome = experiment.perform(Lab(dataset=dataset, scale=scale, splits=splits, run=run, folder=folder))
     head = {"experiment": name, "dataset": dataset, "scale": scale, "seed": run.seed}
     results = [{**head, **record} for record in outcome.records]
+    write_results(folder / "results.json", results)
     with writable(folder):
-        write_file(folder / "results.json", json.dumps(results, indent=1).encode() + b"\n")
         write_file(folder / "table.md", outcome.table.markdown().encode())
         if outcome.draw:
             outcome.draw(folder / "figure.png")

@@ -15,10 +15,10 @@ from condenset import plans
 from condenset.errors import UserError
 from condenset.evaluation import score
 from condenset.files import write_file
-from condenset.methods import METHODS
 from condenset.recipes import RECIPES, Protocol, Recipe, make_protocol, make_recipe
 from condenset.runs import Run, writable
 from condenset.types import CondensedSet, ImageData, Splits
+from condenset.workflow import made_set
 
 T = TypeVar("T")
 Record = dict[str, Any]
@@ -166,15 +166,9 @@ class Lab:
         """
         data = data or self.splits.train
         path = self.folder / "parts" / name / "condensed.safetensors"
-        if not path.exists():
-            with self.part(name) as run:
-                run.snapshots = frozenset(snapshots)
-                run.recipe = dataclasses.asdict(recipe) | {"method": method, "fingerprint": data.fingerprint}
-                small = METHODS[method](data, recipe, run)
-                with writable(path):
-                    small.save(path)
-                run.drop_checkpoint()
-        return CondensedSet.load(path)
+        with self.part(name) as run:
+            run.snapshots = frozenset(snapshots)
+            return made_set(path, method, recipe, data, run)
 
     def snapshot(self, name: str, step: int) -> CondensedSet:
         """The set of a part as it stood after so many iterations."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
 from condenset.errors import UserError, check, check_choice
 from condenset.experiments.common import SCALES
+from condenset.plans import toml_lines
 from condenset.version import VERSION
 
 
@@ -39,9 +39,8 @@ class Settings:
 
 def to_toml(settings: Settings) -> str:
     """The settings as experiment.toml."""
-    given = {key: value for key, value in dataclasses.asdict(settings).items() if value is not None}
-    lines = [f"# condenset {VERSION}: 'condenset resume' with this file's folder goes on with the experiment"]
-    return "\n".join([*lines, *(f"{key} = {json.dumps(value)}" for key, value in given.items())]) + "\n"
+    head = f"# condenset {VERSION}: 'condenset resume' with this file's folder goes on with the experiment"
+    return "\n".join([head, *toml_lines(dataclasses.asdict(settings))]) + "\n"
 
 
 def from_toml(path: Path) -> Settings:

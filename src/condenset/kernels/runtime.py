@@ -54,23 +54,22 @@ def available_for_blocks(maps: Tensor) -> bool:
 
 
 @contextlib.contextmanager
-def plain_blocks() -> Iterator[None]:
+def _entered(those: list[None]) -> Iterator[None]:
+    those.append(None)
+    try:
+        yield
+    finally:
+        those.pop()
+
+
+def plain_blocks() -> contextlib.AbstractContextManager[None]:
     """Network blocks take the plain path meanwhile: their kernels know no second derivative."""
-    _plain.append(None)
-    try:
-        yield
-    finally:
-        _plain.pop()
+    return _entered(_plain)
 
 
-@contextlib.contextmanager
-def layers_apart() -> Iterator[None]:
+def layers_apart() -> contextlib.AbstractContextManager[None]:
     """Convolutions are calls of their own meanwhile, for those who look at what goes in and comes out of them."""
-    _apart.append(None)
-    try:
-        yield
-    finally:
-        _apart.pop()
+    return _entered(_apart)
 
 
 def whole_blocks() -> bool:
