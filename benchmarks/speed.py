@@ -204,7 +204,7 @@ def matrix_rate(place: Place) -> float:
 def problem(place: Place, *, classes: int, batch: int, ipc: int, size: int, network: str) -> tuple[Matching, ImageData]:
     data = random_data(classes, max(500, batch), size, 3)
     recipe = MatchingRecipe(ipc=ipc, batch=batch, network=network)
-    return Matching(data, recipe, Run(place=place), [ipc] * classes, mean_distance), data
+    return Matching(data, [recipe], Run(place=place), mean_distance), data
 
 
 def speed_row(place: Place, ceiling: float, seconds: float, plain: bool, **sizes: Any) -> Row:

@@ -89,6 +89,8 @@ def problem(kind: Any, method: str, counts: list[int], *more: Any, **fields: Any
     data = tiny_data(counts)
     fields = {"ipc": 3, "allow_fewer": True, "batch": 5, **fields}
     recipe = make_recipe(method, name="tiny", size=8, **fields)
+    if kind is Matching:
+        return Matching(data, [recipe], Run(place=CPU), *more)
     return kind(data, recipe, Run(place=CPU), images_per_class(data, recipe), *more)
 
 

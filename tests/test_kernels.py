@@ -168,7 +168,7 @@ def test_a_matching_step_by_kernels_is_the_plain_step(norm: str, monkeypatch: py
     place = Place.best("cpu")
 
     def steps() -> Matching:
-        matching = Matching(data, recipe, Run(seed=3, place=place), [2] * 3, mean_distance)
+        matching = Matching(data, [recipe], Run(seed=3, place=place), mean_distance)
         for _ in range(2):
             matching.step()
         return matching

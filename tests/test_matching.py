@@ -12,7 +12,7 @@ from torch import Tensor
 from condenset import UserError, augment, draws, networks
 from condenset.engine import Place
 from condenset.engine.memory import classes_together
-from condenset.methods.matching import Matching, _need, dm, mean_distance
+from condenset.methods.matching import Matching, _need, dm, dm_sizes, mean_distance
 from condenset.recipes import MatchingRecipe
 from condenset.runs import Interrupted, Run, Silent
 from plain import matching_loss, tiny_data
@@ -27,7 +27,7 @@ def recipe(**fields: object) -> MatchingRecipe:
 
 def problem(counts: list[int], run: Run | None = None, **fields: object) -> Matching:
     data, made = tiny_data(counts), recipe(**fields)
-    return Matching(data, made, run or Run(seed=3, place=CPU), [min(made.ipc, c) for c in counts], mean_distance)
+    return Matching(data, [made], run or Run(seed=3, place=CPU), mean_distance)
 
 
 def plain_step(matching: Matching, counts: list[int], norm: str) -> tuple[Tensor, list[Tensor]]:
@@ -181,6 +181,30 @@ def test_bfloat16_is_near_float32() -> None:
     torch.testing.assert_close(coarse.losses[0], fine.losses[0], rtol=0.05, atol=1e-3)
 
 
+@pytest.mark.parametrize("norm", ["instance", "batch"])
+@pytest.mark.parametrize("counts", [[7, 7, 7], [7, 2, 5]], ids=["equal", "unequal"])
+def test_several_sizes_at_once_are_what_each_is_alone(norm: str, counts: list[int]) -> None:
+    data, spec = tiny_data(counts), f"convnet(width=8, depth=2, norm={norm!r})"
+    shapes = ({"ipc": 1}, {"ipc": 3, "lr": 10.0}, {"ipc": 2})
+    recipes = [recipe(network=spec, allow_fewer=True, **shape) for shape in shapes]
+    found = dm_sizes(data, recipes, Run(seed=3, place=CPU))
+    for mine, made in zip(found, recipes, strict=True):
+        alone = dm(data, made, Run(seed=3, place=CPU))
+        torch.testing.assert_close(mine.images, alone.images, rtol=1e-3, atol=1e-4)
+        assert torch.equal(mine.labels, alone.labels)
+        assert mine.provenance["recipe"] == dataclasses.asdict(made)
+        assert mine.provenance["together"] == [1, 3, 2]
+
+
+def test_a_step_takes_the_real_images_once_for_all_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    matching = Matching(tiny_data([6, 6]), [recipe(ipc=1), recipe(ipc=2)], Run(place=CPU), mean_distance)
+    taken = []
+    take = matching.store.take_augmented
+    monkeypatch.setattr(matching.store, "take_augmented", lambda *args: taken.append(1) or take(*args))
+    matching.step()
+    assert len(taken) == len(matching.chunks)
+
+
 def test_fewer_images_than_asked_for_is_an_error_that_names_the_class() -> None:
     data = tiny_data([6, 2, 6])
     with pytest.raises(UserError, match="got 3 and class 'class 1' has 2 images"):
@@ -234,10 +258,10 @@ def test_more_memory_never_means_fewer_classes_together() -> None:
 
 
 def test_the_bound_is_on_all_that_is_held_not_on_the_maps_alone() -> None:
-    few, many = (_need(bounded(None).network, tiny_data([count] * 7), recipe(batch=40), CPU) for count in (40, 80))
+    few, many = (_need(bounded(None).network, tiny_data([count] * 7), [recipe(batch=40)], CPU) for count in (40, 80))
     assert few.a_class == many.a_class
     assert many.held - few.held >= 7 * 40 * 3 * 8 * 8
-    learned = _need(bounded(None).network, tiny_data([40] * 7), recipe(batch=40, ipc=4), CPU).held - few.held
+    learned = _need(bounded(None).network, tiny_data([40] * 7), [recipe(batch=40, ipc=4)], CPU).held - few.held
     assert learned == 4 * 7 * 3 * 8 * 8 * 4  # images and velocity, and a copy of both
     for classes in (1, 2, 7):
         assert classes_together(few, CPU, few.of(classes)) == classes
@@ -248,7 +272,7 @@ def test_the_bound_is_on_all_that_is_held_not_on_the_maps_alone() -> None:
 
 def test_a_bound_changes_the_chunks_and_nothing_else() -> None:
     free = bounded(None)
-    bound = _need(free.network, tiny_data([40] * 7), free.recipe, CPU).of(2)
+    bound = _need(free.network, tiny_data([40] * 7), [free.recipe], CPU).of(2)
     tight, asked = bounded(bound), problem([40] * 7, Run(seed=3, place=CPU, chunk=2), batch=40)
     assert (len(free.chunks), len(tight.chunks), len(asked.chunks)) == (1, 4, 4)
     for _ in range(3):

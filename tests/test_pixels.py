@@ -79,7 +79,7 @@ def test_linear_is_the_distance_of_mean_pixels() -> None:
 
 
 def problem(recipe: PixelRecipe, run: Run | None = None) -> Matching:
-    return Matching(tiny_data([9, 9]), recipe, run or Run(place=CPU), [recipe.ipc] * 2, mean_distance)
+    return Matching(tiny_data([9, 9]), [recipe], run or Run(place=CPU), mean_distance)
 
 
 def mean_pixels(label: int) -> Tensor:
@@ -121,7 +121,7 @@ def test_the_preset_learning_rate_lowers_the_distance(kernel: str, ipc: int) -> 
     recipe = make_recipe("mmd", ipc=ipc, name="tiny", size=8, kernel=kernel, init="noise", iterations=60)
     assert isinstance(recipe, PixelRecipe)
     store = ClassStore(data, torch.device("cpu"))
-    matching = Matching(data, recipe, Run(place=CPU), [ipc] * 2, mean_distance)
+    matching = Matching(data, [recipe], Run(place=CPU), mean_distance)
     matching.objective = kernel_distance(kernel, median_distance(store, 0, 1 if kernel == "laplacian" else 2))
     for _ in range(60):
         matching.step()

@@ -46,7 +46,7 @@ def pooled(pool: Pool, **fields: object) -> DistributionRecipe:
 
 
 def problem(recipe: DistributionRecipe, seed: int = 3) -> Matching:
-    return Matching(tiny_data(COUNTS), recipe, Run(seed=seed, place=CPU), [recipe.ipc] * 3, mean_distance)
+    return Matching(tiny_data(COUNTS), [recipe], Run(seed=seed, place=CPU), mean_distance)
 
 
 def test_groups_by_accuracy() -> None:
@@ -276,7 +276,7 @@ def test_a_pool_counts_as_memory(shared: Pool) -> None:
     matching, data = problem(pooled(shared)), tiny_data(COUNTS)
     assert matching.pool_GP is not None
     without, with_pool = (
-        _need(matching.network, data, pooled(shared), CPU, pool=each) for each in (0, matching.pool_GP.nbytes)
+        _need(matching.network, data, [pooled(shared)], CPU, pool=each) for each in (0, matching.pool_GP.nbytes)
     )
     assert with_pool.held - without.held == matching.pool_GP.nbytes > 0
 

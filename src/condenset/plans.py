@@ -16,7 +16,7 @@ from condenset import networks
 from condenset.engine import Place
 from condenset.errors import UserError, check, check_choice
 from condenset.methods.common import images_per_class
-from condenset.methods.matching import check_memory
+from condenset.methods.matching import check_memory, same_but_for_size
 from condenset.recipes import (
     RECIPES,
     DistributionRecipe,
@@ -82,6 +82,17 @@ class Plan:
     def made(self) -> list[Job]:
         """The jobs that make a set."""
         return [job for job in self.jobs if job.recipe]
+
+    def later_sizes(self, job: Job) -> list[Job]:
+        """The jobs after this one whose sets can be learned at once with its own."""
+        mine, later = job.recipe, self.made[self.made.index(job) + 1 :]
+        if not isinstance(mine, DistributionRecipe):
+            return []
+        return [
+            each
+            for each in later
+            if isinstance(each.recipe, DistributionRecipe) and same_but_for_size(mine, each.recipe)
+        ]
 
     def set_path(self, job: Job, folder: Path) -> Path:
         """condensed.safetensors is the set of the last job that makes one; those of the others lie in sets/."""
@@ -199,7 +210,7 @@ def check_plan(plan: Plan, data: ImageData) -> None:
         if job.recipe:
             images_per_class(data, job.recipe)
         if isinstance(job.recipe, DistributionRecipe) and plan.memory is not None:
-            check_memory(data, job.recipe, Place.best(plan.device, plan.precision), plan.memory)
+            check_memory(data, [job.recipe], Place.best(plan.device, plan.precision), plan.memory)
 
 
 def to_toml(plan: Plan) -> str:

@@ -34,7 +34,8 @@ class Shown(Silent):
         self.task: TaskID | None = None
 
     def start(self, text: str, total: int, done: int = 0) -> None:
-        self.text, self.total, self.first, self.began, self.told = text, total, done, time.monotonic(), False
+        self.text, self.total, self.told = text, total, False
+        self.first: tuple[int, float] | None = None  # steps and time when the first were done
         if self.terminal:
             from rich.console import Console
             from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
@@ -53,10 +54,12 @@ class Shown(Silent):
             self.bar.start()
 
     def update(self, done: int, note: str = "") -> None:
-        seconds = max(time.monotonic() - self.began, 1e-9)
-        rate = (done - self.first) / seconds
+        now = time.monotonic()
+        steps, began = self.first = self.first or (done, now)  # making kernels ready is no part of the rate
+        seconds = now - began
+        rate = (done - steps) / seconds if seconds else 0.0
         if self.bar is not None and self.task is not None:
-            self.bar.update(self.task, completed=done, note=note, rate=f"{rate:.3g}/s")
+            self.bar.update(self.task, completed=done, note=note, rate=f"{rate:.3g}/s" if rate else "")
         left = (self.total - done) / rate if rate else 0.0
         if not self.told and seconds > 5 and left > LONG:
             self.told = True

@@ -47,7 +47,7 @@ class TrainedRecipe(CoresetRecipe):
     """
 
     network: str = "convnet"
-    epochs: int = 30
+    epochs: int = 200  # until almost every image is learned: forgetting takes those first that never were
     network_lr: float = 0.01  # not `lr`, which is of the images in methods that learn them
     batch: int = 256
     augment: str = "none"

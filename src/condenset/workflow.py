@@ -6,12 +6,13 @@ import dataclasses
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from condenset.errors import UserError, check
 from condenset.evaluation import protocol_for, score
 from condenset.files import write_file
-from condenset.methods import METHODS
+from condenset.methods import METHODS, OF_SIZES
 from condenset.plans import WHOLE, Job, Plan, from_toml
 from condenset.recipes import CoresetRecipe, Recipe
 from condenset.report.charts import save_comparison
@@ -47,28 +48,56 @@ def _do(plan: Plan, job: Job, splits: Splits, run: Run) -> dict[str, Any]:
         assert plan.whole is not None
         run.place.reset_peak_memory()
         return _record(plan.dataset, None, score(splits.train, splits.test, plan.whole, run, "whole dataset"), run)
-    path = plan.set_path(job, run.folder) if run.folder else None
-    small = made_set(path, job.method, job.recipe, splits.train, run)
+    path, others = None, {}
+    if run.folder:
+        path = plan.set_path(job, run.folder)
+        others = {plan.set_path(each, run.folder): each.recipe for each in plan.later_sizes(job) if each.recipe}
+    small = made_set(path, job.method, job.recipe, splits.train, run, others)
     scores = score(small, splits.test, plan.protocol, run, f"{job.name}: testing") if plan.protocol else None
     return _record(plan.dataset, small, scores, run)
 
 
-def made_set(path: Path | None, method: str, recipe: Recipe, data: ImageData, run: Run) -> CondensedSet:
-    """The set that a method makes: read if it is at `path` already, else made, and saved there."""
-    fields, fingerprint = dataclasses.asdict(recipe), data.fingerprint
-    if path and path.exists():
-        small = CondensedSet.load(path)
-        about = {key: small.provenance.get(key) for key in ("recipe", "seed", "fingerprint")}
-        if about != {"recipe": fields, "seed": run.seed, "fingerprint": fingerprint}:
-            raise UserError(f"{path} belongs to another recipe; move it away to make this job's set")
-        return small
-    run.recipe = fields | {"method": method, "fingerprint": fingerprint}
+def made_set(
+    path: Path | None,
+    method: str,
+    recipe: Recipe,
+    data: ImageData,
+    run: Run,
+    others: Mapping[Path, Recipe] = MappingProxyType({}),
+) -> CondensedSet:
+    """The set that a method makes: read if it is at `path` already, else made, and saved there.
+
+    others: sets of other sizes, that are made with it and saved as well.
+    """
+    if path and (known := _known_set(path, recipe, data, run)):
+        return known
+    for place, each in others.items():
+        _known_set(place, each, data, run)  # nothing of somebody else's is overwritten
+    fields = {"method": method, "fingerprint": data.fingerprint, **dataclasses.asdict(recipe)}
+    run.recipe = fields | ({"with": [dataclasses.asdict(each) for each in others.values()]} if others else {})
     run.seconds_before = 0.0
-    small = METHODS[method](data, recipe, run)
-    if path:
+    if others:
+        small, *rest = OF_SIZES[method](data, [recipe, *others.values()], run)
+    else:
+        small, rest = METHODS[method](data, recipe, run), []
+    for place, made in zip(others, rest, strict=True):
+        with writable(place):
+            made.save(place, overwrite=True)
+    if path:  # the last: where a kill comes before, all are made again
         with writable(path):
             small.save(path)
         run.drop_checkpoint()
+    return small
+
+
+def _known_set(path: Path, recipe: Recipe, data: ImageData, run: Run) -> CondensedSet | None:
+    """The set at this path, if there is one; another recipe's is refused."""
+    if not path.exists():
+        return None
+    small = CondensedSet.load(path)
+    about = {key: small.provenance.get(key) for key in ("recipe", "seed", "fingerprint")}
+    if about != {"recipe": dataclasses.asdict(recipe), "seed": run.seed, "fingerprint": data.fingerprint}:
+        raise UserError(f"{path} belongs to another recipe; move it away to make this job's set")
     return small
 
 
@@ -91,6 +120,7 @@ def _record(dataset: str, small: CondensedSet | None, scores: Scores | None, run
         "network": scores.protocol["network"] if scores else recipe.get("network"),
         **accuracy,
         "condense_seconds": seconds if isinstance(seconds, (int, float)) else None,
+        **({"together": about["together"]} if "together" in about else {}),  # sizes that took those seconds as one
         **({"evaluate_seconds": round(scores.seconds, 3)} if scores else {}),
         "peak_memory_bytes": about.get("peak_memory_bytes", run.place.peak_memory()),
         "iterations": recipe.get("iterations", 0),

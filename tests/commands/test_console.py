@@ -50,13 +50,16 @@ def test_what_takes_less_is_quiet_where_nobody_watches(
     assert capsys.readouterr() == ("", "")
 
 
-def test_the_rate_counts_only_what_was_done_since_a_resume(
+def test_the_rate_counts_neither_what_was_done_before_a_resume_nor_the_start(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     clock, shown = Clock(monkeypatch), Shown()
     shown.start("dm", 10_000, 9_000)
-    clock.now += 10
+    clock.now += 100  # kernels are built
     shown.update(9_001)
+    assert capsys.readouterr().err == ""
+    clock.now += 10
+    shown.update(9_002)
     assert "about 2.8 h to go at this rate (0.1 steps a second)" in capsys.readouterr().err
 
 
@@ -66,6 +69,7 @@ def test_a_terminal_gets_a_bar_with_rate_loss_and_time_left(monkeypatch: pytest.
     monkeypatch.setattr(sys, "stderr", Terminal())
     clock, shown = Clock(monkeypatch), Shown()
     shown.start("sets/[a]: testing", 100)
+    shown.update(0)
     clock.now += 10
     shown.update(20, "loss 1.5")
     assert shown.bar is not None

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from shell import FIELDS, names, tree
 
 from condenset import CondensedSet, Splits, UserError, runs, workflow
@@ -57,6 +58,47 @@ def test_what_is_done_is_not_done_again(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(workflow, "score", never)
     assert go(plan_of(), tmp_path) == first
     assert tree(tmp_path) == before
+
+
+def sets_of(folder: Path) -> list[CondensedSet]:
+    return [CondensedSet.load(folder / name) for name in ("sets/dm-1.safetensors", "condensed.safetensors")]
+
+
+def test_sizes_are_learned_at_once_and_a_stop_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = plan_of(methods=("dm",), ipcs=(1, 2))
+    for name in ("whole", "cut"):
+        (tmp_path / name).mkdir()
+    whole = go(plan, tmp_path / "whole")
+    assert [record["together"] for record in whole] == [[1, 2], [1, 2]]
+    alone = [go(plan_of(methods=("dm",), ipcs=(ipc,)), None)[0] for ipc in (1, 2)]
+    assert [record["accuracies"] for record in whole] == [record["accuracies"] for record in alone]
+    assert all("together" not in record for record in alone)
+
+    with monkeypatch.context() as patch:  # a kill after the first of the two files
+        patch.setattr(runs.Run, "drop_checkpoint", lambda self: None)
+        save, saved = CondensedSet.save, []
+
+        def once(self: CondensedSet, *args: object, **kwargs: object) -> None:
+            if saved:
+                raise KeyboardInterrupt
+            save(self, *args, **kwargs)  # type: ignore[arg-type]
+            saved.append(self)
+
+        patch.setattr(CondensedSet, "save", once)
+        with pytest.raises(KeyboardInterrupt):
+            go(plan, tmp_path / "cut")
+    assert not (tmp_path / "cut/sets/dm-1.safetensors").exists()
+    go(plan, tmp_path / "cut")
+    for mine, expected in zip(*map(sets_of, (tmp_path / "cut", tmp_path / "whole")), strict=True):
+        assert torch.equal(mine.images, expected.images)
+
+
+def test_a_set_of_somebody_else_is_not_overwritten_by_another_size(tmp_path: Path) -> None:
+    plan = plan_of(methods=("dm",), ipcs=(1, 2))
+    go(plan_of(methods=("dm",), ipcs=(2,), recipe={"iterations": 1, "network": NETWORK}), tmp_path)
+    (tmp_path / "results.json").unlink()
+    with pytest.raises(UserError, match=r"condensed\.safetensors belongs to another recipe"):
+        go(plan, tmp_path)
 
 
 def test_results_of_earlier_jobs_stay_while_another_is_done_again(

@@ -32,7 +32,9 @@ def compiled(function: Callable[P, R], place: Place) -> Callable[P, R]:
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         nonlocal fast
         try:
-            return fast(*args, **kwargs)
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message="TensorFloat32")  # advice on a setting that is not ours
+                return fast(*args, **kwargs)
         except Exception as error:  # a missing compiler, an unsupported device: many kinds, and one way out
             if fast is function:
                 raise

@@ -5,7 +5,8 @@ Shapes: K classes, B real and I synthetic images a class, F features; (K, B or I
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -33,6 +34,7 @@ from condenset.runs import Run, iterate
 from condenset.sizes import shown
 from condenset.types import CondensedSet, ImageData
 
+Recipes = Sequence[MatchingRecipe] | Sequence[PixelRecipe]
 Objective = Callable[[Tensor, Tensor, Tensor | None, Tensor | None], Tensor]
 
 
@@ -51,17 +53,30 @@ def _mean(features_KNF: Tensor, weight_KN: Tensor | None) -> Tensor:
 
 def dm(data: ImageData, recipe: MatchingRecipe, run: Run) -> CondensedSet:
     """Dataset condensation with distribution matching (Zhao and Bilen, WACV 2023)."""
-    counts = images_per_class(data, recipe)
+    return dm_sizes(data, [recipe], run)[0]
+
+
+def dm_sizes(data: ImageData, recipes: Sequence[MatchingRecipe], run: Run) -> list[CondensedSet]:
+    """Sets of several sizes at once: the real images, most of the work, pass through each network once for all.
+
+    Each is what it would be alone, but for rounding: it sees the networks, images and augmentations it would see.
+    """
     run.place.reset_peak_memory()
-    return Matching(data, recipe, run, counts, mean_distance).solve("dm", data)
+    return Matching(data, recipes, run, mean_distance).solve("dm", data)
 
 
-def check_memory(data: ImageData, recipe: MatchingRecipe, place: Place, memory: int | None, pool: int = 0) -> None:
+def same_but_for_size(recipe: MatchingRecipe, other: MatchingRecipe) -> bool:
+    """Whether two recipes' sets can be learned at once."""
+    return dataclasses.replace(other, ipc=recipe.ipc, lr=recipe.lr, allow_fewer=recipe.allow_fewer) == recipe
+
+
+def check_memory(data: ImageData, recipes: Recipes, place: Place, memory: int | None, pool: int = 0) -> None:
     """Refuse a bound that cannot be kept by smaller chunks: with batch norm all classes pass together."""
-    network = embedding(recipe.network, data)
+    assert isinstance(recipes[0], MatchingRecipe)
+    network = embedding(recipes[0].network, data)
     if memory is None or not networks.uses_batch_norm(network):
         return
-    least = _need(network, data, recipe, place, pool=pool).of(data.num_classes)
+    least = _need(network, data, recipes, place, pool=pool).of(data.num_classes)
     if least > memory:
         raise UserError(
             f"batch norm needs all {data.num_classes} classes in one pass, which takes about {shown(least)}, "
@@ -74,14 +89,43 @@ class Chunk(NamedTuple):
 
     rows: slice
     classes_K: Tensor
-    real_KB: Tensor | None  # weights of the real images, 0 for padding; None: there is none
-    synthetic_KI: Tensor | None
-    real_index: Tensor | None  # places that are no padding; None: all
-    synthetic_index: Tensor | None
+    real: Filled
+
+
+class Filled(NamedTuple):
+    """Which of a chunk's images are there, where classes have more or fewer."""
+
+    weight_KN: Tensor | None  # of each image in its class's mean, 0 for padding; None: there is no padding
+    places: Tensor | None  # that are no padding; None: all
+
+
+class Seen(NamedTuple):
+    """What a chunk's synthetic images of any size are matched with in an iteration."""
+
+    views: dict[str, Tensor]  # the network's
+    transform: augment.Transform | None
+    real_KBF: Tensor
+
+
+class Learned:
+    """The images of one set while they are learned."""
+
+    def __init__(self, data: ImageData, recipe: MatchingRecipe | PixelRecipe, run: Run, store: ClassStore) -> None:
+        self.recipe, self.counts = recipe, images_per_class(data, recipe)
+        self.images_KICHW = initial_images(store, recipe.init, run.seed, max(self.counts))
+        self.velocity = torch.zeros_like(self.images_KICHW)
+        self.parts: list[Filled] = []  # by chunk
+
+    @torch.no_grad()
+    def move(self, rows: slice, gradient: Tensor) -> None:
+        """One step of SGD with momentum of these classes' images."""
+        velocity = self.velocity[rows]
+        velocity.mul_(self.recipe.momentum).add_(gradient)
+        self.images_KICHW[rows].sub_(velocity, alpha=self.recipe.lr)
 
 
 class Matching:
-    """The state of a matching run, and the step that advances it."""
+    """The state of a matching run, and the step that advances it; the sets' recipes differ in size and lr alone."""
 
     network: nn.Module
     operations: tuple[str, ...]
@@ -89,15 +133,14 @@ class Matching:
     def __init__(
         self,
         data: ImageData,
-        recipe: MatchingRecipe | PixelRecipe,
+        recipes: Recipes,
         run: Run,
-        counts: list[int],
         objective: Objective,
         memory_beside: int = 0,
     ) -> None:
         """memory_beside: bytes a class that the objective takes beyond the features."""
-        device = run.place.device
-        self.recipe, self.run, self.objective, self.size, self.counts = recipe, run, objective, data.size, counts
+        device, recipe = run.place.device, recipes[0]
+        self.recipe, self.run, self.objective, self.size = recipe, run, objective, data.size
         if isinstance(recipe, PixelRecipe):
             self.network, self.dtype, self.operations = nn.Flatten(), torch.float32, ()
         else:
@@ -112,17 +155,29 @@ class Matching:
         self.batch_norm = networks.uses_batch_norm(self.network)
         self.slice = _slice(self.network, data, run.place)
         self.pool_GP, self.about = self._pool(data)
-        self.chunks = self._split(data, counts, self._classes_together(data, memory_beside))
 
-        self.images_KICHW = initial_images(self.store, recipe.init, run.seed, max(counts))
-        self.velocity = torch.zeros_like(self.images_KICHW)
+        self.sets = [Learned(data, each, run, self.store) for each in recipes]
         self.losses = torch.zeros(NUM_LOSSES, device=device)
         self.clock = torch.zeros((), dtype=torch.int64, device=device)
+        self.chunks = self._split(data, self._classes_together(data, recipes, memory_beside))
+
+    @property
+    def images_KICHW(self) -> Tensor:
+        """Those of the first set."""
+        return self.sets[0].images_KICHW
+
+    @property
+    def velocity(self) -> Tensor:
+        return self.sets[0].velocity
 
     @property
     def state(self) -> dict[str, Tensor]:
         """All that changes from one iteration to the next."""
-        return {"images": self.images_KICHW, "velocity": self.velocity, "losses": self.losses, "clock": self.clock}
+        state = {"images": self.images_KICHW, "velocity": self.velocity, "losses": self.losses, "clock": self.clock}
+        for each in self.sets[1:]:
+            own = {"images": each.images_KICHW, "velocity": each.velocity}
+            state |= {f"{name} {each.recipe.ipc}": tensor for name, tensor in own.items()}
+        return state
 
     def _pool(self, data: ImageData) -> tuple[Tensor | None, dict[str, Any]]:
         """(G, P) the weights of the networks to draw from, and what provenance says of them; None: fresh ones."""
@@ -135,41 +190,42 @@ class Matching:
         run.recipe = {**run.recipe, "pool": pool.fingerprint}  # a checkpoint asks which networks, not where they lie
         return pool_GP, {"pool": {"fingerprint": pool.fingerprint, "group": recipe.group, "networks": len(pool_GP)}}
 
-    def _split(self, data: ImageData, counts: list[int], most: int) -> list[Chunk]:
+    def _split(self, data: ImageData, most: int) -> list[Chunk]:
         device = self.run.place.device
         real_KB = weights_of([min(self.batch, count) for count in data.class_counts], self.batch)
-        synthetic_KI = weights_of(counts, max(counts))
         chunks = []
         for rows in parts(data.num_classes, most):
-            weights = [None if bool(w.all()) else w.to(device) for w in (real_KB[rows], synthetic_KI[rows])]
-            index = [None if w is None else w.flatten().nonzero()[:, 0] for w in weights]
-            chunks.append(Chunk(rows, torch.arange(rows.start, rows.stop, device=device), *weights, *index))
+            classes_K = torch.arange(rows.start, rows.stop, device=device)
+            chunks.append(Chunk(rows, classes_K, _filled(real_KB[rows], device)))
+            for each in self.sets:
+                each.parts.append(_filled(weights_of(each.counts, max(each.counts))[rows], device))
         return chunks
 
-    def _classes_together(self, data: ImageData, beside: int) -> int:
+    def _classes_together(self, data: ImageData, recipes: Recipes, beside: int) -> int:
         """How many classes may pass together: all with batch norm, else what was asked for or what fits."""
         run, num = self.run, data.num_classes
         pool = 0 if self.pool_GP is None else self.pool_GP.nbytes
         if self.batch_norm:
             if run.chunk is not None and run.chunk < num:
                 raise UserError(f"batch norm needs all {num} classes in one pass, but got chunks of {run.chunk}")
-            assert isinstance(self.recipe, MatchingRecipe)
-            check_memory(data, self.recipe, run.place, run.memory, pool)
+            check_memory(data, recipes, run.place, run.memory, pool)
             return num
-        wanted = _need(self.network, data, self.recipe, run.place, beside, pool)
+        wanted = _need(self.network, data, recipes, run.place, beside, pool)
         return run.chunk or classes_together(wanted, run.place, run.memory)
 
-    def solve(self, method: str, data: ImageData) -> CondensedSet:
-        """Run to the last iteration; the finished set, without padding."""
-        recipe, run = self.recipe, self.run
-        labels = labels_of(self.counts)
+    def solve(self, method: str, data: ImageData) -> list[CondensedSet]:
+        """Run to the last iteration; the finished sets, without padding."""
+        run, ipcs = self.run, [each.recipe.ipc for each in self.sets]
+        about = {**self.about, "together": ipcs} if len(ipcs) > 1 else self.about
 
-        def made(seconds: float) -> CondensedSet:
-            chosen = unpadded(self.images_KICHW, self.counts)
-            return finished(chosen, labels, data, method, recipe, run, seconds, **self.about)
+        def made(each: Learned, seconds: float) -> CondensedSet:
+            chosen, labels = unpadded(each.images_KICHW, each.counts), labels_of(each.counts)
+            return finished(chosen, labels, data, method, each.recipe, run, seconds, **about)
 
-        text = f"{method}, {recipe.ipc} a class"
-        return made(iterate(run, self.state, recipe.iterations, self.prepare, text, made))
+        text = f"{method}, {', '.join(map(str, ipcs))} a class"
+        first = self.sets[0]
+        taken = iterate(run, self.state, self.recipe.iterations, self.prepare, text, lambda s: made(first, s))
+        return [made(each, taken) for each in self.sets]
 
     def prepare(self) -> Callable[[int], None]:
         """The step, ready to run; made once the state stands where it will go on from."""
@@ -180,14 +236,14 @@ class Matching:
         """One iteration over all classes, chunk by chunk; the clock says which."""
         weights = self.draw_network()
         total = torch.zeros((), device=self.losses.device)
-        for chunk in self.chunks:
-            images, velocity = self.images_KICHW[chunk.rows], self.velocity[chunk.rows]
-            leaf = images.detach().clone().requires_grad_()
-            loss = self.loss(leaf, chunk, weights).sum()
-            (gradient,) = torch.autograd.grad(loss, leaf)
-            velocity.mul_(self.recipe.momentum).add_(gradient)
-            images.sub_(velocity, alpha=self.recipe.lr)
-            total += loss.detach()
+        for number, chunk in enumerate(self.chunks):
+            seen = self.see(chunk, weights)
+            for each in self.sets:
+                leaf = each.images_KICHW[chunk.rows].detach().clone().requires_grad_()
+                loss = self.loss(leaf, each.parts[number], chunk, seen).sum()
+                (gradient,) = torch.autograd.grad(loss, leaf)
+                each.move(chunk.rows, gradient)
+                total += loss.detach()
         tick(self.clock, self.losses, total)
 
     def draw_network(self) -> Tensor:
@@ -197,23 +253,28 @@ class Matching:
             return self.parameters.initial(draws.flat_uniform(key, self.clock, self.parameters.num))
         return self.pool_GP.index_select(0, draws.choice(key, self.clock, len(self.pool_GP)))[0]
 
-    def loss(self, images_KICHW: Tensor, chunk: Chunk, weights: Tensor) -> Tensor:
-        """(K,) the objective of each class in the embedding the weights give, under one augmentation draw a class."""
-        ordered = chunk.real_KB is not None  # padding comes last; a mean does not ask
+    def see(self, chunk: Chunk, weights: Tensor) -> Seen:
+        """A chunk's real images in the embedding that the weights give, under one augmentation draw a class."""
+        ordered = chunk.real.weight_KN is not None  # padding comes last; a mean does not ask
         places_KB = self.store.choose(self.keys["real"], self.clock, chunk.classes_K, self.batch, ordered=ordered)
+        transform = None
         if self.operations:
             rows_K = self.store.rows(chunk.classes_K)
             uniform_KU = draws.uniform(self.keys["augment"], self.clock, rows_K, augment.NUM_UNIFORMS)
             transform = augment.draw(uniform_KU, self.operations, self.size)
             real_KBCHW = self.store.take_augmented(places_KB, transform, self.dtype)
-            images_KICHW = augment.apply(transform, images_KICHW, self.dtype)
         else:
             real_KBCHW = self.store.take(places_KB)
         views = self.parameters.views(weights, self.dtype)
         with torch.no_grad():
-            real_KBF = self._embed(views, real_KBCHW, chunk.real_index, self.slice)
-        synthetic_KIF = self._embed(views, images_KICHW, chunk.synthetic_index)
-        return self.objective(real_KBF, synthetic_KIF, chunk.real_KB, chunk.synthetic_KI)
+            return Seen(views, transform, self._embed(views, real_KBCHW, chunk.real.places, self.slice))
+
+    def loss(self, images_KICHW: Tensor, filled: Filled, chunk: Chunk, seen: Seen) -> Tensor:
+        """(K,) the objective of each class's synthetic images, seen as its real ones were."""
+        if seen.transform is not None:
+            images_KICHW = augment.apply(seen.transform, images_KICHW, self.dtype)
+        synthetic_KIF = self._embed(seen.views, images_KICHW, filled.places)
+        return self.objective(seen.real_KBF, synthetic_KIF, chunk.real.weight_KN, filled.weight_KN)
 
     def _embed(
         self, views: dict[str, Tensor], images_KNCHW: Tensor, index: Tensor | None, images_together: int | None = None
@@ -237,27 +298,35 @@ def embedding(spec: str, data: ImageData) -> nn.Module:
     return networks.headless(networks.batch_statistics(network))
 
 
+def _filled(weight_KN: Tensor, device: torch.device) -> Filled:
+    if bool(weight_KN.all()):
+        return Filled(None, None)
+    weight_KN = weight_KN.to(device)
+    return Filled(weight_KN, weight_KN.flatten().nonzero()[:, 0])
+
+
 def _need(
     network: nn.Module,
     data: ImageData,
-    recipe: MatchingRecipe | PixelRecipe,
+    recipes: Recipes,
     place: Place,
     beside: int = 0,
     pool: int = 0,
 ) -> Need:
     """beside: bytes a class of the objective; pool: bytes of the networks to draw from."""
-    synthetic = min(recipe.ipc, max(data.class_counts))
+    recipe, most = recipes[0], max(data.class_counts)
+    synthetic = [min(each.ipc, most) for each in recipes]
     if isinstance(recipe, PixelRecipe):
         place = Place(place.device, torch.float32)  # whatever networks compute in
     wanted = need(
         network,
         place,
         (data.channels, data.size, data.size),
-        real=min(recipe.batch, max(data.class_counts)),
-        synthetic=synthetic,
+        real=min(recipe.batch, most),
+        synthetic=max(synthetic),  # one set after the other
         by_hand=by_hand(network, place),
         stored=len(data.images),
-        learned=data.num_classes * synthetic,
+        learned=data.num_classes * sum(synthetic),
         sliced=_slice(network, data, place),
         beside=beside,
     )

@@ -27,15 +27,14 @@ Kernel = Callable[[Tensor, Tensor, float], Tensor]
 
 def mmd(data: ImageData, recipe: PixelRecipe, run: Run) -> CondensedSet:
     """MMD in pixel space, the paper's ablation of embedding and augmentation (Gretton et al., JMLR 2012)."""
-    counts = images_per_class(data, recipe)
     run.place.reset_peak_memory()
-    beside = _memory(recipe.kernel, min(recipe.batch, max(data.class_counts)), max(counts), data.images[0].numel())
-    problem = Matching(data, recipe, run, counts, mean_distance, beside)
+    batch, most = min(recipe.batch, max(data.class_counts)), max(images_per_class(data, recipe))
+    problem = Matching(data, [recipe], run, mean_distance, _memory(recipe.kernel, batch, most, data.images[0].numel()))
     if recipe.kernel != "linear":
         norm = 1 if recipe.kernel == "laplacian" else 2
         bandwidth = recipe.bandwidth or median_distance(problem.store, run.seed, norm)
         problem.objective = kernel_distance(recipe.kernel, bandwidth)
-    return problem.solve("mmd", data)
+    return problem.solve("mmd", data)[0]
 
 
 def kernel_distance(kernel: str, bandwidth: float = 1.0) -> Objective:
