@@ -39,6 +39,7 @@ from condenset.cli_options import (
     Settings,
     Size,
     Whole,
+    WholeEpochs,
 )
 from condenset.cli_paper import paper_command, resume_experiment
 from condenset.cli_shared import anchored, given, in_bytes_or_none, load, print_rows, watched
@@ -90,6 +91,7 @@ def run_command(
     whole: Whole = None,
     nets: Nets = None,
     epochs: Epochs = None,
+    whole_epochs: WholeEpochs = None,
     seed: Seed = None,
     device: Device = None,
     precision: Precision = None,
@@ -113,6 +115,7 @@ def run_command(
         by_method=by_method,
         protocol=given(network=network, nets=nets, epochs=epochs, augment=augment),
         whole=whole,
+        whole_epochs=whole_epochs,
     )
     place = given(seed=seed, device=device, precision=precision, memory=in_bytes_or_none(memory), size=size)
     _begin(wishes, dataset, config, place, data_dir, out, overwrite, as_json)
@@ -129,6 +132,7 @@ def compare_command(
     whole: Whole = None,
     nets: Nets = None,
     epochs: Epochs = None,
+    whole_epochs: WholeEpochs = None,
     seed: Seed = None,
     device: Device = None,
     precision: Precision = None,
@@ -153,6 +157,7 @@ def compare_command(
         by_method=by_method,
         protocol=given(network=network, nets=nets, epochs=epochs),
         whole=whole,
+        whole_epochs=whole_epochs,
     )
     place = given(seed=seed, device=device, precision=precision, memory=in_bytes_or_none(memory), size=size)
     _begin(wishes, dataset, None, place, data_dir, out, overwrite, as_json)

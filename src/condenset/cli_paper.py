@@ -11,7 +11,23 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from condenset.cli_options import AsJson, DataDir, Device, Memory, Out, Overwrite, Precision, Seed, Size
+from condenset.cli_options import (
+    AsJson,
+    DataDir,
+    Device,
+    Epochs,
+    Memory,
+    Nets,
+    Out,
+    Overwrite,
+    Precision,
+    Seed,
+    Size,
+    WholeEpochs,
+)
+from condenset.cli_options import (
+    Settings as Set,
+)
 from condenset.cli_shared import anchored, given, in_bytes_or_none, load, watched
 from condenset.errors import UserError
 
@@ -23,6 +39,11 @@ def paper_command(
     name: Annotated[str | None, typer.Argument(help="The experiment; without it, what there is.")] = None,
     dataset: Annotated[str | None, typer.Option(help="A name or path (default: the paper's; tiny: digits).")] = None,
     scale: Annotated[str, typer.Option(help="tiny, small or paper.")] = "small",
+    methods: Annotated[str | None, typer.Option(help="Names joined by commas (default: the experiment's).")] = None,
+    changes: Set = None,
+    nets: Nets = None,
+    epochs: Epochs = None,
+    whole_epochs: WholeEpochs = None,
     seed: Seed = None,
     device: Device = None,
     precision: Precision = None,
@@ -57,6 +78,14 @@ def paper_command(
     folder_of_data = str(data_dir.absolute()) if data_dir else None
     chosen = anchored(dataset, folder_of_data) if dataset else "digits" if scale == "tiny" else experiment.dataset
     place = Place.best(device, precision)
+    asked = given(
+        methods=tuple(each.strip() for each in methods.split(",")) if methods else None,
+        set=tuple(changes) if changes else None,
+        nets=nets,
+        epochs=epochs,
+        whole_epochs=whole_epochs,
+    )
+    _ = Settings(experiment=name, dataset=chosen, scale=scale, **asked).wishes  # refused before the data are read
     splits = load(chosen, folder_of_data, size)
     settings = Settings(
         experiment=name,
@@ -67,6 +96,7 @@ def paper_command(
         data_dir=folder_of_data,
         fingerprint=splits.train.fingerprint,
         **given(seed=seed, memory=in_bytes_or_none(memory), size=size),
+        **asked,
     )
     if out:
         runs.probe(out)
@@ -105,7 +135,8 @@ def _perform(settings: Settings, folder: Path, as_json: bool) -> None:
     what = f"{settings.experiment} on {settings.dataset}, {settings.scale}"
     print(f"{what}, on {place.hardware}, {place.precision}; all goes to {folder}", file=sys.stderr)
     with watched(run, f"; go on with: condenset resume {shlex.quote(str(folder))}"):
-        outcome = perform(settings.experiment, splits, run, folder, dataset=settings.dataset, scale=settings.scale)
+        about = {"dataset": settings.dataset, "scale": settings.scale}
+        outcome = perform(settings.experiment, splits, run, folder, **about, wishes=settings.wishes)
     if as_json:
         print((folder / "results.json").read_text(encoding="utf-8"), end="")
         return

@@ -16,7 +16,7 @@ from condenset import networks
 from condenset.engine import Place
 from condenset.errors import UserError, check, check_choice
 from condenset.methods.common import images_per_class
-from condenset.methods.matching import check_memory, same_but_for_size
+from condenset.methods.matching import can_be_one, check_memory
 from condenset.recipes import (
     RECIPES,
     DistributionRecipe,
@@ -85,14 +85,7 @@ class Plan:
 
     def later_sizes(self, job: Job) -> list[Job]:
         """The jobs after this one whose sets can be learned at once with its own."""
-        mine, later = job.recipe, self.made[self.made.index(job) + 1 :]
-        if not isinstance(mine, DistributionRecipe):
-            return []
-        return [
-            each
-            for each in later
-            if isinstance(each.recipe, DistributionRecipe) and same_but_for_size(mine, each.recipe)
-        ]
+        return [each for each in self.made[self.made.index(job) + 1 :] if can_be_one(job.recipe, each.recipe)]
 
     def set_path(self, job: Job, folder: Path) -> Path:
         """condensed.safetensors is the set of the last job that makes one; those of the others lie in sets/."""
@@ -111,6 +104,7 @@ class Wishes:
     protocol: dict[str, Any] = field(default_factory=dict)
     evaluate: bool = True
     whole: bool | None = None  # score the whole dataset too; None: as the config file has it, else yes
+    whole_epochs: int | None = None
 
     def __post_init__(self) -> None:
         if self.methods:
@@ -119,8 +113,15 @@ class Wishes:
             for ipc in self.ipcs or (1,):
                 make_recipe(method, ipc=ipc, name="", size=0, **self.fields_of(method))
         make_protocol(name="", size=0, **self.protocol)
+        make_protocol(name="", size=0, **self.protocol_of_whole)
         for fields in (self.recipe, self.protocol, *self.by_method.values()):
             networks.title(fields.get("network", "convnet"))
+
+    @property
+    def protocol_of_whole(self) -> dict[str, Any]:
+        """What was given of how the whole dataset is scored."""
+        alike = {key: value for key, value in self.protocol.items() if key != "epochs"}
+        return alike if self.whole_epochs is None else alike | {"epochs": self.whole_epochs}
 
     def fields_of(self, method: str) -> dict[str, Any]:
         """What was given of a method's recipe."""
@@ -189,10 +190,9 @@ def make_plan(data: ImageData, wishes: Wishes, base: Plan | None = None, **field
         known |= base.given.get("protocol", _fields(base.protocol)) if base else {}
         protocol = make_protocol(name=data.name, size=data.size, **{**known, **wishes.protocol})
     if protocol and (wishes.whole if wishes.whole is not None else base is None or base.whole):
-        given = {key: value for key, value in wishes.protocol.items() if key != "epochs"}
         known = {"network": protocol.network}
         known |= base.given.get("whole", _fields(base.whole)) if base else {}
-        whole = make_protocol(name=data.name, size=data.size, whole=True, **{**known, **given})
+        whole = make_protocol(name=data.name, size=data.size, whole=True, **{**known, **wishes.protocol_of_whole})
         jobs.append(Job(method=WHOLE))
     plan = Plan(jobs=tuple(jobs), protocol=protocol, whole=whole, fingerprint=data.fingerprint, **fields)
     check_plan(plan, data)

@@ -11,7 +11,7 @@ import torch
 
 from condenset import CondensedSet, ImageData, Scores
 from condenset.engine import Place
-from condenset.experiments import common, perform
+from condenset.experiments import common, find, perform, wishes_for
 from condenset.experiments.common import Record
 from condenset.experiments.continual import average, final
 from condenset.runs import Interrupted, Run, Silent
@@ -24,15 +24,15 @@ SPLITS = Splits(train=tiny_data([6, 6, 6, 6, 6]), test=tiny_data([2, 3, 4, 5, 6]
 
 @pytest.fixture(autouse=True)
 def tiniest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("condenset.experiments.continual.METHODS", METHODS)
     monkeypatch.setattr("condenset.experiments.continual.save_chart", lambda figure, path: None)
     monkeypatch.setitem(common.RECIPES_AT, "tiny", common.RECIPES_AT["tiny"] | {"iterations": 2, "batch": 4})
     monkeypatch.setitem(common.PROTOCOLS_AT, "tiny", common.PROTOCOLS_AT["tiny"] | {"epochs": 1})
 
 
-def go(folder: Path, run: Run | None = None) -> list[Record]:
+def go(folder: Path, run: Run | None = None, methods: tuple[str, ...] = METHODS) -> list[Record]:
     run = run or Run(seed=1, place=Place.best("cpu"))
-    perform("continual", SPLITS, run, folder, dataset="tiny", scale="tiny")
+    wishes = wishes_for(find("continual"), methods=methods)
+    perform("continual", SPLITS, run, folder, dataset="tiny", scale="tiny", wishes=wishes)
     found: list[Record] = json.loads((folder / "results.json").read_text())
     return found
 
@@ -77,15 +77,15 @@ class StopAt(Silent):
         self.run.stop_requested = int(self.left <= 0)
 
 
-def test_stopped_and_gone_on_with_it_comes_out_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("condenset.experiments.continual.METHODS", ("herding", "dm"))
-    undisturbed = go(tmp_path / "whole")
+def test_stopped_and_gone_on_with_it_comes_out_the_same(tmp_path: Path) -> None:
+    methods = ("herding", "dm")
+    undisturbed = go(tmp_path / "whole", methods=methods)
     run = Run(seed=1, place=Place.best("cpu"))
     run.progress = StopAt(run, 29)  # while dm's memory is tested
     with pytest.raises(Interrupted):
-        go(tmp_path / "stopped", run)
+        go(tmp_path / "stopped", run, methods)
     assert run.seed == 1
-    again = go(tmp_path / "stopped")
+    again = go(tmp_path / "stopped", methods=methods)
     assert [r["accuracies"] for r in again] == [r["accuracies"] for r in undisturbed]
 
 

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from condenset import UserError, experiments, workflow
+from condenset import CondensedSet, UserError, experiments, workflow
 from condenset.engine import Place
 from condenset.experiments import EXPERIMENTS, common, perform
 from condenset.experiments.common import Lab, Table
 from condenset.experiments.settings import Settings, from_toml, to_toml
+from condenset.plans import Wishes
 from condenset.runs import Interrupted, Run, Silent
 from condenset.types import Splits
 from plain import tiny_data
@@ -96,7 +97,7 @@ def test_what_is_not_there_yet_says_so(splits: Splits, tmp_path: Path) -> None:
 
 
 def test_a_damaged_record_is_named(splits: Splits, tmp_path: Path) -> None:
-    lab = Lab(dataset="tiny", scale="tiny", splits=splits, run=tiny_run(tmp_path), folder=tmp_path)
+    lab = Lab(dataset="tiny", scale="tiny", wishes=Wishes(), splits=splits, run=tiny_run(tmp_path), folder=tmp_path)
     assert lab.remembered("a", lambda run: {"x": 1})["x"] == 1
     (tmp_path / "parts/a/record.json").write_text("[")
     with pytest.raises(UserError, match="delete it to do this part again"):
@@ -104,7 +105,9 @@ def test_a_damaged_record_is_named(splits: Splits, tmp_path: Path) -> None:
 
 
 def test_settings_survive_their_file(tmp_path: Path) -> None:
-    settings = Settings(experiment="sizes", dataset='a "b" 😀', scale="tiny", seed=3, memory=5, data_dir="/x")
+    changes = {"methods": ("dm", "random"), "set": ("dm.iterations=3", "network=convnet(norm='batch')"), "nets": 1}
+    fields = {"dataset": 'a "b" 😀', "scale": "tiny", "seed": 3, "memory": 5, "data_dir": "/x", **changes}
+    settings = Settings(experiment="sizes", **fields)  # type: ignore[arg-type]
     (tmp_path / "experiment.toml").write_text(to_toml(settings))
     assert from_toml(tmp_path / "experiment.toml") == settings
     (tmp_path / "experiment.toml").write_text(to_toml(settings) + "x = 1\n")
@@ -112,6 +115,48 @@ def test_settings_survive_their_file(tmp_path: Path) -> None:
         from_toml(tmp_path / "experiment.toml")
     with pytest.raises(UserError, match="scale must be one of tiny, small, paper"):
         Settings(experiment="sizes", dataset="a", scale="big")
+
+
+def test_methods_networks_and_recipes_can_be_cut(splits: Splits, tmp_path: Path) -> None:
+    asked = Settings(
+        experiment="sizes",
+        dataset="tiny",
+        scale="tiny",
+        methods=("random", "mmd"),
+        set=("mmd.iterations=1", "momentum=0.1"),
+        nets=1,
+        epochs=0,
+        whole_epochs=0,
+    )
+    about = {"dataset": "tiny", "scale": "tiny"}
+    outcome = perform("sizes", splits, tiny_run(tmp_path), tmp_path, **about, wishes=asked.wishes)
+    assert {record["method"] for record in outcome.records} == {"random", "mmd", "whole"}
+    assert {len(record["accuracies"]) for record in outcome.records} == {1}
+    recipe = CondensedSet.load(tmp_path / "parts" / "mmd-5" / "condensed.safetensors").provenance["recipe"]
+    assert (recipe["iterations"], recipe["momentum"], recipe["batch"]) == (1, 0.1, 8)
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"experiment": "networks", "methods": ("random",)}, "about dm alone"),
+        ({"methods": ("dsa", "none")}, "method must be one of"),
+        ({"set": ("dd.steps=3",)}, "the method of a setting must be one of"),
+        ({"set": ("steps=3",)}, "an option of"),
+        ({"nets": 0}, "nets must be 1 or more"),
+        ({"whole_epochs": -1}, "epochs must be 0 or more"),
+        ({"methods": "dm"}, "methods must be a list"),
+    ],
+)
+def test_what_cannot_be_asked_of_an_experiment(fields: dict[str, object], text: str) -> None:
+    with pytest.raises(UserError, match=text):
+        _ = Settings(**{"experiment": "sizes", "dataset": "a", "scale": "tiny", **fields}).wishes  # type: ignore[arg-type]
+
+
+def test_cost_takes_only_methods_that_learn_in_steps(splits: Splits, tmp_path: Path) -> None:
+    asked = Settings(experiment="cost", dataset="tiny", scale="tiny", methods=("dm", "random")).wishes
+    with pytest.raises(UserError, match="one of dc, dsa and dm"):
+        perform("cost", splits, tiny_run(tmp_path), tmp_path, dataset="tiny", scale="tiny", wishes=asked)
 
 
 def test_a_table_as_markdown() -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from condenset.engine import Place
-from condenset.experiments import nas
+from condenset.experiments import find, nas, wishes_for
 from condenset.experiments.common import Lab, Outcome
 from condenset.networks import search_space
 from condenset.recipes import Protocol
@@ -47,10 +48,19 @@ def test_the_choice_is_the_validations_and_the_worth_the_tests() -> None:
     assert (reference["seconds"], reference["estimated"]) == (720, True)
 
 
-def lab(folder: Path, scale: str, size: int = 8) -> Lab:
+def lab(folder: Path, scale: str, size: int = 8, **wished: Any) -> Lab:
     splits = Splits(train=tiny_data([24] * 3, size=size), test=tiny_data([8] * 3, size=size))
     run = Run(seed=1, place=Place.best("cpu"), folder=folder)
-    return Lab(dataset="tiny", scale=scale, splits=splits, run=run, folder=folder)
+    wishes = wishes_for(find("nas"), **wished)
+    return Lab(dataset="tiny", scale=scale, wishes=wishes, splits=splits, run=run, folder=folder)
+
+
+def test_what_was_wished_wins_over_the_scale(tmp_path: Path) -> None:
+    cut = lab(tmp_path, "paper", size=32, methods=("random", "dm"), protocol={"nets": 1}, whole_epochs=20)
+    proxy = nas._proxy_protocol(cut)
+    whole = nas._whole_protocol(cut, proxy)
+    assert (proxy.nets, proxy.epochs, whole.nets, whole.epochs) == (1, 200, 1, 20)
+    assert cut.methods == ("random", "dm")
 
 
 def test_the_papers_protocol(tmp_path: Path) -> None:
@@ -80,7 +90,7 @@ def test_table_5s_rows_and_columns(tmp_path: Path) -> None:
     ]
     by = {record["method"]: record for record in outcome.records}
     assert {method: by[method]["images"] for method in by} == {
-        **dict.fromkeys(nas.PROXIES, 6),
+        **dict.fromkeys(find("nas").methods, 6),
         nas.EARLY: 66,
         nas.WHOLE: 66,
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from condenset.errors import UserError, check_choice
 from condenset.experiments.common import SCALES, Experiment, Lab, Outcome
@@ -11,32 +12,44 @@ from condenset.experiments.cost import cost
 from condenset.experiments.distribution import distribution
 from condenset.experiments.nas import search_architectures
 from condenset.experiments.pooled import networks
-from condenset.experiments.tables import architectures, batchnorm, sizes, sota
+from condenset.experiments.tables import COMPARED, architectures, batchnorm, sizes, sota
 from condenset.files import write_file
+from condenset.plans import Wishes
 from condenset.runs import Run, writable
 from condenset.types import Splits
 from condenset.workflow import write_results
 
-__all__ = ["EXPERIMENTS", "SCALES", "Experiment", "Lab", "Outcome", "find", "perform"]
+__all__ = ["EXPERIMENTS", "SCALES", "Experiment", "Lab", "Outcome", "find", "perform", "wishes_for"]
 
 EXPERIMENTS: dict[str, Experiment] = {
-    "sota": Experiment(title="methods by images a class (Table 1)", perform=sota),
-    "batchnorm": Experiment(title="instance against batch norm (Table 2)", perform=batchnorm),
+    "sota": Experiment(title="methods by images a class (Table 1)", perform=sota, methods=COMPARED),
+    "batchnorm": Experiment(title="instance against batch norm (Table 2)", perform=batchnorm, methods=("dsa", "dm")),
     "architectures": Experiment(
-        title="condensed on one architecture, tested on another (Table 3)", perform=architectures
+        title="condensed on one architecture, tested on another (Table 3)",
+        perform=architectures,
+        methods=("dsa", "dm"),
     ),
     "networks": Experiment(title="matching with networks trained to some accuracy (Table 4, figure)", perform=networks),
-    "sizes": Experiment(title="100 to 1250 images a class against random ones (figure)", perform=sizes),
-    "cost": Experiment(title="accuracy against seconds while condensing (figure)", perform=cost),
+    "sizes": Experiment(
+        title="100 to 1250 images a class against random ones (figure)", perform=sizes, methods=("random", "dm")
+    ),
+    "cost": Experiment(title="accuracy against seconds while condensing (figure)", perform=cost, methods=("dsa", "dm")),
     "continual": Experiment(
         title="classes that come in steps, with a condensed memory (figures)",
         perform=class_incremental,
+        methods=("random", "herding", "dsa", "dm"),
         dataset="cifar100",
     ),
     "nas": Experiment(
-        title="search among 720 ConvNets by proxy sets (Table 5, scatter plot)", perform=search_architectures
+        title="search among 720 ConvNets by proxy sets (Table 5, scatter plot)",
+        perform=search_architectures,
+        methods=("random", "dsa", "dm"),
     ),
-    "distribution": Experiment(title="where synthetic images lie among real ones (figure)", perform=distribution),
+    "distribution": Experiment(
+        title="where synthetic images lie among real ones (figure)",
+        perform=distribution,
+        methods=("dc", "dsa", "dm"),
+    ),
     "generative": Experiment(title="generative models (appendix)", perform=None),
 }
 
@@ -50,11 +63,23 @@ def find(name: str) -> Experiment:
     return experiment
 
 
-def perform(name: str, splits: Splits, run: Run, folder: Path, *, dataset: str, scale: str) -> Outcome:
+def wishes_for(experiment: Experiment, **fields: Any) -> Wishes:
+    """What is asked of an experiment, refused where it cannot be: its own methods unless others are given."""
+    methods = fields.pop("methods", ())
+    if methods and not experiment.methods:
+        raise UserError("this experiment is about dm alone: it takes no methods")
+    return Wishes(methods=tuple(dict.fromkeys(methods)) or experiment.methods or ("dm",), **fields)
+
+
+def perform(
+    name: str, splits: Splits, run: Run, folder: Path, *, dataset: str, scale: str, wishes: Wishes | None = None
+) -> Outcome:
     """Do what is not done yet of an experiment; its results, table and figure lie in the folder afterwards."""
     experiment = find(name)
     assert experiment.perform is not None
-    outcome = experiment.perform(Lab(dataset=dataset, scale=scale, splits=splits, run=run, folder=folder))
+    asked = wishes or wishes_for(experiment)
+    lab = Lab(dataset=dataset, scale=scale, wishes=asked, splits=splits, run=run, folder=folder)
+    outcome = experiment.perform(lab)
     head = {"experiment": name, "dataset": dataset, "scale": scale, "seed": run.seed}
     results = [{**head, **record} for record in outcome.records]
     write_results(folder / "results.json", results)

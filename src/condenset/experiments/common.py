@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 from condenset import plans
@@ -76,6 +77,7 @@ class Experiment:
 
     title: str
     perform: Callable[[Lab], Outcome] | None  # None: not there yet
+    methods: tuple[str, ...] = ()  # that it compares, unless told otherwise; none: it is about dm
     dataset: str = "cifar10"  # what the paper ran it on
 
 
@@ -83,17 +85,24 @@ class Experiment:
 class Lab:
     """An experiment's workbench: its data, scale and folder.
 
-    What `remembered`, `condensed` and `scored` do is kept under parts/ by name, and not done again.
+    What `remembered`, `condensed` and `scored` do is kept under parts/ by name, and not done again. wishes: the methods
+    to compare, and what was asked for beside the scale: it wins over that, and over what is not the experiment's point.
     """
 
     dataset: str
     scale: str
+    wishes: plans.Wishes
     splits: Splits
     run: Run
     folder: Path
 
     def __post_init__(self) -> None:
         self.run.folder = self.run.root = self.folder
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """Those that are compared."""
+        return self.wishes.methods
 
     def at(self, *, tiny: T, small: T, paper: T) -> T:
         """What goes with the scale."""
@@ -135,21 +144,22 @@ class Lab:
         return read_record(path)
 
     def recipe(self, method: str, ipc: int, data: ImageData | None = None, **fields: Any) -> Recipe:
-        """A method's recipe at this scale; fields given win."""
+        """A method's recipe at this scale, as was wished; fields given win."""
         data = data or self.splits.train
         names = {item.name for item in dataclasses.fields(RECIPES[method])}
-        usual = {**RECIPES_AT[self.scale], **METHODS_AT.get((self.scale, method), {})}
+        usual = {**RECIPES_AT[self.scale], **METHODS_AT.get((self.scale, method), {}), **self.wishes.fields_of(method)}
         taken = {key: value for key, value in usual.items() if key in names}
         mine = {key: value for key, value in fields.items() if key in names}
         return make_recipe(method, name=data.name, size=data.size, **{**taken, **mine, "ipc": ipc})
 
     def protocol(self, *, whole: bool = False, **fields: Any) -> Protocol:
-        """The scoring at this scale; fields given win."""
-        usual = dict(PROTOCOLS_AT[self.scale])
-        if whole and self.scale in WHOLE_EPOCHS_AT:
-            usual["epochs"] = WHOLE_EPOCHS_AT[self.scale]
+        """The scoring at this scale; fields given win, and over these what was wished."""
+        usual, wished = dict(PROTOCOLS_AT[self.scale]), dict(self.wishes.protocol)
+        if whole:
+            usual |= {"epochs": WHOLE_EPOCHS_AT[self.scale]} if self.scale in WHOLE_EPOCHS_AT else {}
+            wished = self.wishes.protocol_of_whole
         data = self.splits.train
-        return make_protocol(name=data.name, size=data.size, whole=whole, **{**usual, **fields})
+        return make_protocol(name=data.name, size=data.size, whole=whole, **{**usual, **fields, **wished})
 
     def condensed(
         self,
@@ -159,16 +169,21 @@ class Lab:
         data: ImageData | None = None,
         *,
         snapshots: Collection[int] = (),
+        others: Mapping[str, Recipe] = MappingProxyType({}),
     ) -> CondensedSet:
         """The set that a method makes, kept in the part's folder; `data` is the training set unless given.
 
-        snapshots: iterations after which the set is kept as it stands, too; `snapshot` reads it.
+        snapshots: iterations after which the set is kept as it stands, too; `snapshot` reads it. others: the sets of
+        other parts, which can be learned at once with it (`methods.matching.can_be_one`).
         """
         data = data or self.splits.train
-        path = self.folder / "parts" / name / "condensed.safetensors"
         with self.part(name) as run:
             run.snapshots = frozenset(snapshots)
-            return made_set(path, method, recipe, data, run)
+            beside = {self._set_path(each): wanted for each, wanted in others.items()}
+            return made_set(self._set_path(name), method, recipe, data, run, beside)
+
+    def _set_path(self, name: str) -> Path:
+        return self.folder / "parts" / name / "condensed.safetensors"
 
     def snapshot(self, name: str, step: int) -> CondensedSet:
         """The set of a part as it stood after so many iterations."""
@@ -193,13 +208,19 @@ class Lab:
         return self.remembered(name, compute)
 
     def made_and_scored(
-        self, name: str, method: str, ipc: int, protocol: Protocol | None = None, **fields: Any
+        self,
+        name: str,
+        method: str,
+        ipc: int,
+        protocol: Protocol | None = None,
+        others: Mapping[str, Recipe] = MappingProxyType({}),
+        **fields: Any,
     ) -> Record:
-        """Condense and score: a record with what both took. `whole` scores the dataset itself."""
+        """Condense and score: a record with what both took. `whole` scores the dataset itself; others: `condensed`."""
         if method == plans.WHOLE:
             record = self.scored(name, self.splits.train, protocol or self.protocol(whole=True))
             return {"method": method, "ipc": None, "condense_seconds": 0.0, **record}
-        small = self.condensed(name, method, self.recipe(method, ipc, **fields))
+        small = self.condensed(name, method, self.recipe(method, ipc, **fields), others=others)
         record = self.scored(name, small, protocol or self.protocol())
         return {"method": method, "ipc": ipc, "condense_seconds": small.provenance["seconds"], **record}
 

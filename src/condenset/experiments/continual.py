@@ -15,8 +15,6 @@ from condenset.experiments.common import Lab, Outcome, Record, Table, percent
 from condenset.report.charts import new_panels, save_chart
 from condenset.types import of_classes
 
-METHODS = ("random", "herding", "dsa", "dm")
-
 
 def class_incremental(lab: Lab) -> Outcome:
     """Accuracy on the classes seen so far, of networks trained from scratch on the memory after each step.
@@ -30,16 +28,16 @@ def class_incremental(lab: Lab) -> Outcome:
     records = [
         record
         for steps in several
-        for method in METHODS
+        for method in lab.methods
         for order in orders
         for record in _stream(lab, method, steps, order)
     ]
     rows = []
     for steps in several:
         for text, pick in (("final", final), ("average over steps", average)):
-            cells = [percent(pick(_those(records, steps, method))) for method in METHODS]
+            cells = [percent(pick(_those(records, steps, method))) for method in lab.methods]
             rows.append((str(steps), text, *cells))
-    table = Table(("steps", "accuracy", *METHODS), rows)
+    table = Table(("steps", "accuracy", *lab.methods), rows)
     return Outcome(records=records, table=table, draw=lambda path: _draw(records, several, path))
 
 
@@ -88,7 +86,7 @@ def _spread(accuracies: Sequence[float]) -> Record:
 def _draw(records: Sequence[Record], several: Sequence[int], path: Path) -> None:
     figure, panels = new_panels(len(several), sharey=True)
     for axes, steps in zip(panels, several, strict=True):
-        for method in METHODS:
+        for method in dict.fromkeys(record["method"] for record in records):
             mine = _those(records, steps, method)
             seen = sorted({record["classes_seen"] for record in mine})
             found = [

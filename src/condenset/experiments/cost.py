@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from condenset.errors import check
 from condenset.experiments.common import Lab, Outcome, Record, Table, percent
-from condenset.recipes import GradientRecipe, MatchingRecipe
+from condenset.recipes import RECIPES, GradientRecipe, MatchingRecipe
 from condenset.report.charts import new_chart, save_chart
-
-METHODS = ("dsa", "dm")
 
 
 def cost(lab: Lab) -> Outcome:
@@ -17,7 +16,9 @@ def cost(lab: Lab) -> Outcome:
     ipc = lab.at(tiny=1, small=50, paper=50)
     num = lab.at(tiny=3, small=6, paper=10)
     records: list[Record] = []
-    for method in METHODS:
+    for method in lab.methods:
+        check(issubclass(RECIPES[method], MatchingRecipe), "a method must be one of dc, dsa and dm", method)
+    for method in lab.methods:
         recipe = lab.recipe(method, ipc)
         assert isinstance(recipe, MatchingRecipe)
         total = recipe.image_steps if isinstance(recipe, GradientRecipe) else recipe.iterations
@@ -43,7 +44,7 @@ def log_spaced(total: int, num: int) -> list[int]:
 
 def _draw(records: Sequence[Record], path: Path) -> None:
     figure, axes = new_chart()
-    for method in METHODS:
+    for method in dict.fromkeys(record["method"] for record in records):
         mine = [record for record in records if record["method"] == method]
         seconds = [max(record["condense_seconds"], 1e-3) for record in mine]
         means, spreads = ([100 * record[key] for record in mine] for key in ("accuracy_mean", "accuracy_std"))

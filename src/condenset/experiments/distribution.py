@@ -21,7 +21,6 @@ from condenset.runs import Run, writable
 from condenset.train import TrainingSet
 from condenset.types import CondensedSet, ImageData
 
-METHODS = ("dc", "dsa", "dm")
 NUM_CLASSES = 3
 NEIGHBOURS = 10  # real images that say which class a synthetic one is among
 COLUMNS = {
@@ -34,10 +33,10 @@ COLUMNS = {
 def distribution(lab: Lab) -> Outcome:
     """Three classes under a network trained on the whole set: one map for all methods, a panel each."""
     ipc = lab.at(tiny=2, small=50, paper=50)
-    sets = {method: lab.condensed(f"{method}-{ipc}", method, lab.recipe(method, ipc)) for method in METHODS}
+    sets = {method: lab.condensed(f"{method}-{ipc}", method, lab.recipe(method, ipc)) for method in lab.methods}
     path = lab.folder / "parts" / "map" / "coordinates.safetensors"
     found = lab.remembered("map", lambda run: _map(lab, sets, path, run))
-    records = [{"method": method, "ipc": ipc, **found[method]} for method in METHODS]
+    records = [{"method": method, "ipc": ipc, **found[method]} for method in lab.methods]
     rows: list[tuple[str, ...]] = []
     for record in records:
         spread, reach, agreement = (record[key] for key in COLUMNS)
@@ -46,7 +45,7 @@ def distribution(lab: Lab) -> Outcome:
     return Outcome(
         records=records,
         table=Table(("method", *COLUMNS.values()), rows),
-        draw=lambda figure: _draw(read_tensors(path)[0], names, figure),
+        draw=lambda figure: _draw(read_tensors(path)[0], names, lab.methods, figure),
     )
 
 
@@ -120,10 +119,10 @@ def summary(real_NF: Tensor, real_labels_N: Tensor, synthetic_MF: Tensor, labels
     return {name: float(torch.stack(values).mean()) for name, values in found.items()}
 
 
-def _draw(tensors: Mapping[str, Tensor], names: Sequence[str], path: Path) -> None:
+def _draw(tensors: Mapping[str, Tensor], names: Sequence[str], methods: Sequence[str], path: Path) -> None:
     """Real images as points, synthetic ones as stars, a colour a class."""
-    figure, panels = new_panels(len(METHODS), columns=3, size=(4.5, 4.5))
-    for axes, method in zip(panels, METHODS, strict=True):
+    figure, panels = new_panels(len(methods), columns=3, size=(4.5, 4.5))
+    for axes, method in zip(panels, methods, strict=True):
         for number, name in enumerate(names):
             real, mine = (tensors[k][tensors[f"{k}.labels"] == number].numpy() for k in ("real", method))
             color = f"C{number}"

@@ -18,7 +18,6 @@ from condenset.report.charts import new_panels, save_chart
 from condenset.runs import Run
 from condenset.types import CondensedSet, ImageData
 
-PROXIES = ("random", "dsa", "dm")
 EARLY, WHOLE = "early stopping", "whole dataset"
 VALIDATION = 0.1  # of the training images
 TOP = 0.05  # of the space: what is trained on the whole set
@@ -39,12 +38,12 @@ def search_architectures(lab: Lab) -> Outcome:
     protocol = _proxy_protocol(lab)
     ipc = lab.at(tiny=2, small=50, paper=50)
     storage, found, condensing = dict[str, int](), dict[str, Record](), dict[str, float]()
-    for method in PROXIES:
+    for method in lab.methods:
         small = lab.condensed(method, method, lab.recipe(method, ipc, train), train)
         storage[method], condensing[method] = len(small), small.provenance["seconds"]
         found[method] = _searched(lab, f"{method}-search", space, small, validation, protocol)
     # As many steps as on a proxy set, of the same batches, under the same schedule: only on other images.
-    early = dataclasses.replace(protocol, steps=protocol.length(storage[PROXIES[0]])[0])
+    early = dataclasses.replace(protocol, steps=protocol.length(storage[lab.methods[0]])[0])
     found[EARLY] = _searched(lab, "early-stopping-search", space, train, validation, early)
     least = lab.at(tiny=3, small=10, paper=1)
     tops = {name: _top(record, least) for name, record in found.items()}

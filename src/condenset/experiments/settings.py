@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from condenset.errors import UserError, check, check_choice
-from condenset.experiments.common import SCALES
-from condenset.plans import toml_lines
+from condenset.experiments import SCALES, find, wishes_for
+from condenset.plans import Wishes, read_settings, toml_lines
 from condenset.version import VERSION
 
 
@@ -27,14 +27,38 @@ class Settings:
     size: int | None = None
     data_dir: str | None = None
     fingerprint: str = ""
+    methods: tuple[str, ...] = ()  # none: those of the experiment
+    set: tuple[str, ...] = ()  # FIELD=VALUE or METHOD.FIELD=VALUE
+    nets: int | None = None  # this and what follows: None as the scale has it
+    epochs: int | None = None
+    whole_epochs: int | None = None
 
     def __post_init__(self) -> None:
         check_choice("scale", self.scale, SCALES)
         for item in dataclasses.fields(self):
             value = getattr(self, item.name)
+            if item.name in ("methods", "set"):
+                texts = isinstance(value, (list, tuple)) and all(isinstance(each, str) for each in value)
+                check(texts, f"{item.name} must be a list of texts", value)
+                object.__setattr__(self, item.name, tuple(value))
+                continue
             kind = "a whole number" if "int" in str(item.type) else "text"
             fits = isinstance(value, int if kind != "text" else str) and not isinstance(value, bool)
             check(fits or (value is None and item.default is None), f"{item.name} must be {kind}", value)
+
+    @property
+    def wishes(self) -> Wishes:
+        """What is asked of the experiment beside its scale."""
+        general, by_method = read_settings(self.set)
+        protocol = {"nets": self.nets, "epochs": self.epochs}
+        return wishes_for(
+            find(self.experiment),
+            methods=self.methods,
+            recipe=general,
+            by_method=by_method,
+            protocol={key: value for key, value in protocol.items() if value is not None},
+            whole_epochs=self.whole_epochs,
+        )
 
 
 def to_toml(settings: Settings) -> str:

@@ -29,7 +29,7 @@ from condenset.methods.common import (
     weights_of,
 )
 from condenset.methods.pools import Pool
-from condenset.recipes import DistributionRecipe, MatchingRecipe, PixelRecipe
+from condenset.recipes import DistributionRecipe, MatchingRecipe, PixelRecipe, Recipe
 from condenset.runs import Run, iterate
 from condenset.sizes import shown
 from condenset.types import CondensedSet, ImageData
@@ -65,8 +65,10 @@ def dm_sizes(data: ImageData, recipes: Sequence[MatchingRecipe], run: Run) -> li
     return Matching(data, recipes, run, mean_distance).solve("dm", data)
 
 
-def same_but_for_size(recipe: MatchingRecipe, other: MatchingRecipe) -> bool:
-    """Whether two recipes' sets can be learned at once."""
+def can_be_one(recipe: Recipe | None, other: Recipe | None) -> bool:
+    """Whether `dm_sizes` can learn the sets of both recipes."""
+    if not (isinstance(recipe, DistributionRecipe) and isinstance(other, DistributionRecipe)):
+        return False
     return dataclasses.replace(other, ipc=recipe.ipc, lr=recipe.lr, allow_fewer=recipe.allow_fewer) == recipe
 
 
