@@ -86,19 +86,36 @@ def check_memory(data: ImageData, recipes: Recipes, place: Place, memory: int | 
         )
 
 
+class Filled(NamedTuple):
+    """Which images of classes are there, where some have more than others."""
+
+    weight_KN: Tensor | None  # of each image in its class's mean, 0 for padding; None: there is no padding
+    places: Tensor | None  # that are no padding; None: all
+
+
+class Learned(NamedTuple):
+    """One of the sets that are learned: columns of the images."""
+
+    recipe: MatchingRecipe | PixelRecipe
+    counts: list[int]
+    columns: slice
+
+
+class Pass(NamedTuple):
+    """Sets whose images pass through the network together."""
+
+    sets: list[Learned]
+    columns: slice
+    lr: float | Tensor  # of each column, where they differ
+
+
 class Chunk(NamedTuple):
     """Classes that pass through the network together."""
 
     rows: slice
     classes_K: Tensor
     real: Filled
-
-
-class Filled(NamedTuple):
-    """Which of a chunk's images are there, where classes have more or fewer."""
-
-    weight_KN: Tensor | None  # of each image in its class's mean, 0 for padding; None: there is no padding
-    places: Tensor | None  # that are no padding; None: all
+    synthetic: list[Filled]  # by pass
 
 
 class Seen(NamedTuple):
@@ -107,23 +124,7 @@ class Seen(NamedTuple):
     views: dict[str, Tensor]  # the network's
     transform: augment.Transform | None
     real_KBF: Tensor
-
-
-class Learned:
-    """The images of one set while they are learned."""
-
-    def __init__(self, data: ImageData, recipe: MatchingRecipe | PixelRecipe, run: Run, store: ClassStore) -> None:
-        self.recipe, self.counts = recipe, images_per_class(data, recipe)
-        self.images_KICHW = initial_images(store, recipe.init, run.seed, max(self.counts))
-        self.velocity = torch.zeros_like(self.images_KICHW)
-        self.parts: list[Filled] = []  # by chunk
-
-    @torch.no_grad()
-    def move(self, rows: slice, gradient: Tensor) -> None:
-        """One step of SGD with momentum of these classes' images."""
-        velocity = self.velocity[rows]
-        velocity.mul_(self.recipe.momentum).add_(gradient)
-        self.images_KICHW[rows].sub_(velocity, alpha=self.recipe.lr)
+    real_KB: Tensor | None  # their weights
 
 
 class Matching:
@@ -158,28 +159,39 @@ class Matching:
         self.slice = _slice(self.network, data, run.place)
         self.pool_GP, self.about = self._pool(data)
 
-        self.sets = [Learned(data, each, run, self.store) for each in recipes]
+        self.sets, self.images_KICHW = self._start(data, recipes)
+        self.velocity = torch.zeros_like(self.images_KICHW)
+        self.passes = self._passes()
         self.losses = torch.zeros(NUM_LOSSES, device=device)
         self.clock = torch.zeros((), dtype=torch.int64, device=device)
         self.chunks = self._split(data, self._classes_together(data, recipes, memory_beside))
 
     @property
-    def images_KICHW(self) -> Tensor:
-        """Those of the first set."""
-        return self.sets[0].images_KICHW
-
-    @property
-    def velocity(self) -> Tensor:
-        return self.sets[0].velocity
-
-    @property
     def state(self) -> dict[str, Tensor]:
         """All that changes from one iteration to the next."""
-        state = {"images": self.images_KICHW, "velocity": self.velocity, "losses": self.losses, "clock": self.clock}
-        for each in self.sets[1:]:
-            own = {"images": each.images_KICHW, "velocity": each.velocity}
-            state |= {f"{name} {each.recipe.ipc}": tensor for name, tensor in own.items()}
-        return state
+        return {"images": self.images_KICHW, "velocity": self.velocity, "losses": self.losses, "clock": self.clock}
+
+    def _start(self, data: ImageData, recipes: Recipes) -> tuple[list[Learned], Tensor]:
+        """The sets, and their images side by side, (K, I of all, C, H, W)."""
+        sets, images, first = [], [], 0
+        for each in recipes:
+            counts = images_per_class(data, each)
+            sets.append(Learned(each, counts, slice(first, first + max(counts))))
+            images.append(initial_images(self.store, each.init, self.run.seed, max(counts)))
+            first += max(counts)
+        return sets, torch.cat(images, 1)
+
+    def _passes(self) -> list[Pass]:
+        """All sets pass together, but not with batch norm, which would mix them."""
+        passes = []
+        for sets in [[each] for each in self.sets] if self.batch_norm else [self.sets]:
+            rates = [each.recipe.lr for each in sets]
+            lr: float | Tensor = rates[0]
+            if len(set(rates)) > 1:
+                columns = [torch.full((max(each.counts), 1, 1, 1), each.recipe.lr) for each in sets]
+                lr = torch.cat(columns).to(self.run.place.device)
+            passes.append(Pass(sets, slice(sets[0].columns.start, sets[-1].columns.stop), lr))
+        return passes
 
     def _pool(self, data: ImageData) -> tuple[Tensor | None, dict[str, Any]]:
         """(G, P) the weights of the networks to draw from, and what provenance says of them; None: fresh ones."""
@@ -195,12 +207,12 @@ class Matching:
     def _split(self, data: ImageData, most: int) -> list[Chunk]:
         device = self.run.place.device
         real_KB = weights_of([min(self.batch, count) for count in data.class_counts], self.batch)
+        synthetic_KI = torch.cat([weights_of(each.counts, max(each.counts)) for each in self.sets], 1)
         chunks = []
         for rows in parts(data.num_classes, most):
             classes_K = torch.arange(rows.start, rows.stop, device=device)
-            chunks.append(Chunk(rows, classes_K, _filled(real_KB[rows], device)))
-            for each in self.sets:
-                each.parts.append(_filled(weights_of(each.counts, max(each.counts))[rows], device))
+            synthetic = [_filled(synthetic_KI[rows, each.columns], device) for each in self.passes]
+            chunks.append(Chunk(rows, classes_K, _filled(real_KB[rows], device), synthetic))
         return chunks
 
     def _classes_together(self, data: ImageData, recipes: Recipes, beside: int) -> int:
@@ -221,7 +233,7 @@ class Matching:
         about = {**self.about, "together": ipcs} if len(ipcs) > 1 else self.about
 
         def made(each: Learned, seconds: float) -> CondensedSet:
-            chosen, labels = unpadded(each.images_KICHW, each.counts), labels_of(each.counts)
+            chosen, labels = unpadded(self.images_KICHW[:, each.columns], each.counts), labels_of(each.counts)
             return finished(chosen, labels, data, method, each.recipe, run, seconds, **about)
 
         text = f"{method}, {', '.join(map(str, ipcs))} a class"
@@ -238,13 +250,18 @@ class Matching:
         """One iteration over all classes, chunk by chunk; the clock says which."""
         weights = self.draw_network()
         total = torch.zeros((), device=self.losses.device)
-        for number, chunk in enumerate(self.chunks):
+        for chunk in self.chunks:
             seen = self.see(chunk, weights)
-            for each in self.sets:
-                leaf = each.images_KICHW[chunk.rows].detach().clone().requires_grad_()
-                loss = self.loss(leaf, each.parts[number], chunk, seen).sum()
+            for each, filled in zip(self.passes, chunk.synthetic, strict=True):
+                images, velocity = (tensor[chunk.rows, each.columns] for tensor in (self.images_KICHW, self.velocity))
+                leaf = images.detach().clone().requires_grad_()
+                loss = self.loss(leaf, each, filled, seen).sum()
                 (gradient,) = torch.autograd.grad(loss, leaf)
-                each.move(chunk.rows, gradient)
+                velocity.mul_(self.recipe.momentum).add_(gradient)
+                if isinstance(each.lr, Tensor):
+                    images.sub_(each.lr * velocity)
+                else:
+                    images.sub_(velocity, alpha=each.lr)
                 total += loss.detach()
         tick(self.clock, self.losses, total)
 
@@ -269,14 +286,20 @@ class Matching:
             real_KBCHW = self.store.take(places_KB)
         views = self.parameters.views(weights, self.dtype)
         with torch.no_grad():
-            return Seen(views, transform, self._embed(views, real_KBCHW, chunk.real.places, self.slice))
+            real_KBF = self._embed(views, real_KBCHW, chunk.real.places, self.slice)
+        return Seen(views, transform, real_KBF, chunk.real.weight_KN)
 
-    def loss(self, images_KICHW: Tensor, filled: Filled, chunk: Chunk, seen: Seen) -> Tensor:
-        """(K,) the objective of each class's synthetic images, seen as its real ones were."""
+    def loss(self, images_KICHW: Tensor, together: Pass, filled: Filled, seen: Seen) -> Tensor:
+        """(K,) the objective of each class's synthetic images, seen as its real ones were, over the sets of a pass."""
         if seen.transform is not None:
             images_KICHW = augment.apply(seen.transform, images_KICHW, self.dtype)
-        synthetic_KIF = self._embed(seen.views, images_KICHW, filled.places)
-        return self.objective(seen.real_KBF, synthetic_KIF, chunk.real.weight_KN, filled.weight_KN)
+        features_KIF = self._embed(seen.views, images_KICHW, filled.places)
+        total = torch.zeros((), device=features_KIF.device)
+        for each in together.sets:
+            own = slice(each.columns.start - together.columns.start, each.columns.stop - together.columns.start)
+            weight_KI = None if filled.weight_KN is None else filled.weight_KN[:, own]
+            total = total + self.objective(seen.real_KBF, features_KIF[:, own], seen.real_KB, weight_KI)
+        return total
 
     def _embed(
         self, views: dict[str, Tensor], images_KNCHW: Tensor, index: Tensor | None, images_together: int | None = None
@@ -325,7 +348,7 @@ def _need(
         place,
         (data.channels, data.size, data.size),
         real=min(recipe.batch, most),
-        synthetic=max(synthetic),  # one set after the other
+        synthetic=max(synthetic) if networks.uses_batch_norm(network) else sum(synthetic),
         by_hand=by_hand(network, place),
         stored=len(data.images),
         learned=data.num_classes * sum(synthetic),
