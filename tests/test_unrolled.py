@@ -14,9 +14,11 @@ from torch import Tensor
 
 import condenset as cs
 from condenset.engine import Place
-from condenset.methods.unrolled import Unrolled, _schedule, dd, through_training
-from condenset.recipes import UnrolledRecipe, make_recipe
+from condenset.methods.common import labels_of
+from condenset.methods.unrolled import Unrolled, dd, dealt, through_training
+from condenset.recipes import Protocol, UnrolledRecipe, make_recipe
 from condenset.runs import Run
+from condenset.train import Trainer, TrainingSet
 from condenset.workflow import summary
 from plain import tiny_data
 
@@ -57,7 +59,7 @@ def case() -> Case:
         return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
     counts = [2, 3, 2]
-    schedule = _schedule(counts, 2, 3, torch.device("cpu"))
+    schedule = dealt(labels_of(counts), 2, 3)
     labels = torch.repeat_interleave(torch.arange(3), torch.tensor(counts))
     real = (normal(9, PIXELS), torch.arange(9) % 3)
     sizes = 0.5 + normal(6).abs()
@@ -141,15 +143,54 @@ def test_graphs_do_not_grow_with_the_number_of_steps() -> None:
 
 
 def test_every_image_has_its_turn_in_every_pass() -> None:
-    cpu = torch.device("cpu")
     for counts, steps in (([10, 10], 10), ([7, 3], 5), ([1, 1], 4), ([2, 9], 4)):
-        schedule = _schedule(counts, steps, 3, cpu)
+        schedule = dealt(labels_of(counts), steps, 3)
         assert len(schedule) == 3 * steps
         seen = torch.cat(schedule[:steps]).bincount(minlength=sum(counts))
         assert len(seen) == sum(counts)
         assert (seen >= 1).all()
         assert all(len(places) for places in schedule)
-    assert [places.tolist() for places in _schedule([2, 2], 2, 1, cpu)] == [[0, 2], [1, 3]]
+    assert [places.tolist() for places in dealt(labels_of([2, 2]), 2, 1)] == [[0, 2], [1, 3]]
+    mixed = torch.tensor([1, 0, 0, 1])
+    assert [places.tolist() for places in dealt(mixed, 2, 1)] == [[0, 1], [2, 3]]
+
+
+def test_a_set_can_be_scored_by_its_own_steps() -> None:
+    data = tiny_data([6, 6])
+    small = dd(data, recipe(iterations=2), Run(place=CPU))
+    assert small.step_sizes is not None
+    sizes = torch.linspace(0.01, 0.3, len(small.step_sizes))
+    small = dataclasses.replace(small, step_sizes=sizes)
+    made = Protocol(network="mlp(width=16)", momentum=0, weight_decay=0, augment="none")
+    train_set = TrainingSet.of(small, CPU.device)
+    trainer = Trainer(made.network, train_set, made, CPU)
+    schedule = dealt(small.labels, 3, 2)
+    trainer.descend(0, "evaluate", 1, schedule=schedule, step_sizes=sizes.tolist())
+
+    plain = Trainer(made.network, train_set, made, CPU)
+    plain._draw(0, "evaluate", 1)
+    weights = plain.weights.clone()
+    for places, size in zip(schedule, sizes, strict=True):
+        leaf = weights.clone().requires_grad_()
+        views = plain.parameters.views(leaf, torch.float32)
+        loss = F.cross_entropy(plain.forward(views, train_set.images(places)), small.labels[places])
+        weights = weights - size * torch.autograd.grad(loss, leaf)[0]
+    torch.testing.assert_close(trainer.weights, weights)
+
+    own = cs.evaluate(small, data, network="mlp(width=16)", nets=2, own_steps=True, device="cpu")
+    assert own.accuracies[1] == trainer.accuracy(TrainingSet.of(data, CPU.device))
+    assert own.accuracies == cs.evaluate(small, data, nets=2, own_steps=True, epochs=3, device="cpu").accuracies
+
+
+def test_own_steps_that_are_not_there() -> None:
+    data = tiny_data([6, 6])
+    with pytest.raises(cs.UserError, match="carries steps of its own"):
+        cs.evaluate(data, data, own_steps=True, device="cpu")
+    small = dd(data, recipe(iterations=0), Run(place=CPU))
+    for steps in (4, None, -1):
+        odd = dataclasses.replace(small, provenance={"recipe": {"steps": steps}})
+        with pytest.raises(cs.UserError, match="must divide the set's 6"):
+            cs.evaluate(odd, data, network="mlp", own_steps=True, device="cpu")
 
 
 def recipe(**fields: object) -> UnrolledRecipe:

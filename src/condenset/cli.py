@@ -34,6 +34,7 @@ from condenset.cli_options import (
     Network,
     Out,
     Overwrite,
+    OwnSteps,
     Precision,
     Seed,
     Settings,
@@ -209,6 +210,7 @@ def evaluate_command(
     network: Network = None,
     nets: Nets = None,
     epochs: Epochs = None,
+    own_steps: OwnSteps = None,
     seed: Seed = None,
     device: Device = None,
     precision: Precision = None,
@@ -231,7 +233,7 @@ def evaluate_command(
         probe(out.parent)
     run = Run(place=Place.best(device, precision))
     known = plans.from_toml(config).given.get("protocol", {}) if config else {}
-    fields = {**known, **given(network=network, nets=nets, epochs=epochs)}
+    fields = {**known, **given(network=network, nets=nets, epochs=epochs, own_steps=own_steps)}
     source = given(dataset=dataset, data_dir=data_dir)
     source, loaded, records = source | given(size=size), functools.cache(load), []
     with watched(run):

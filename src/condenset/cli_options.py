@@ -45,6 +45,9 @@ Epochs = Annotated[
     int | None, typer.Option(help="Epochs each network trains on a set (a whole dataset has a number of its own).")
 ]
 WholeEpochs = Annotated[int | None, typer.Option(help="Epochs each network trains on the whole dataset.")]
+OwnSteps = Annotated[
+    bool | None, typer.Option("--own-steps", help="Train by the steps that a set carries (dd's), not by --epochs.")
+]
 Out = Annotated[Path | None, typer.Option(help="Folder of the run (default: a new one under runs/).")]
 Config = Annotated[Path | None, typer.Option(help="A recipe.toml to repeat; options given here win over it.")]
 DataDir = Annotated[Path | None, typer.Option(help="Where datasets lie (default: $CONDENSET_DATA or the cache).")]

@@ -12,7 +12,8 @@ import torch
 
 from condenset import networks
 from condenset.engine import Place
-from condenset.errors import UserError
+from condenset.errors import UserError, check
+from condenset.methods.unrolled import dealt
 from condenset.progress import Shown
 from condenset.recipes import Protocol, make_protocol
 from condenset.runs import Run, reported
@@ -55,15 +56,21 @@ def score(small: CondensedSet | ImageData, test: ImageData, protocol: Protocol, 
     found = {net: event["accuracy"] for net, event in known.items()}
     spent = sum(event["seconds"] for event in known.values())
     left = [net for net in range(protocol.nets) if net not in known]
-    num = min(max(1, len(left)), together(protocol.network, train_set, run.place))
-    trainers = [Trainer(protocol.network, train_set, protocol, run.place) for _ in range(num if left else 0)]
-    passes = protocol.num_passes(len(train_set))
+    num = min(max(1, len(left)), 1 if protocol.own_steps else together(protocol.network, train_set, run.place))
+    own = _own_steps(small) if protocol.own_steps else None
+    plain = dataclasses.replace(protocol, momentum=0.0, weight_decay=0.0, augment="none")  # gradient descent
+    made = plain if own else protocol
+    trainers = [Trainer(protocol.network, train_set, made, run.place) for _ in range(num if left else 0)]
+    passes = 1 if own else protocol.num_passes(len(train_set))
     total, done = protocol.nets * passes, len(known) * passes
     with reported(run, text or "training networks", total, done) as report:
         for first in range(0, len(left), num):
             nets, began = left[first : first + num], time.monotonic()
             note = f"{100 * sum(found.values()) / len(found):.1f}% so far" if found else ""
-            for number in side_by_side(trainers[: len(nets)], run.seed, [("evaluate", net) for net in nets]):
+            tags = [("evaluate", net) for net in nets]
+            if own:
+                trainers[0].descend(run.seed, *tags[0], **own)
+            for number in () if own else side_by_side(trainers[: len(nets)], run.seed, tags):
                 report(done + number * len(nets), note)
             done += passes * len(nets)
             right = [trainer.accuracy(test_set) for trainer, _ in zip(trainers, nets, strict=False)]
@@ -78,6 +85,18 @@ def score(small: CondensedSet | ImageData, test: ImageData, protocol: Protocol, 
         protocol=dataclasses.asdict(protocol) | {"seed": run.seed, "precision": run.place.precision},
         seconds=spent + time.monotonic() - start,
     )
+
+
+def _own_steps(small: CondensedSet | ImageData) -> dict[str, Any]:
+    """The steps that a set carries, for `Trainer.descend`."""
+    sizes = None if isinstance(small, ImageData) else small.step_sizes
+    if sizes is None or isinstance(small, ImageData):
+        raise UserError("own_steps needs a set that carries steps of its own: those of dd do")
+    steps = small.provenance.get("recipe", {}).get("steps")
+    fit = isinstance(steps, int) and steps > 0 and len(sizes) % steps == 0
+    check(fit, f"the steps of a pass must divide the set's {len(sizes)}", steps)
+    check(small.labels.ndim == 1, "a set with steps of its own must have hard labels", "soft ones")
+    return {"schedule": dealt(small.labels, steps, len(sizes) // steps), "step_sizes": sizes.tolist()}
 
 
 def _digest(small: CondensedSet | ImageData, protocol: Protocol, run: Run) -> str:

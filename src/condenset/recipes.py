@@ -234,8 +234,10 @@ class Protocol:
     batch: int = 256
     augment: str = augment.STRATEGY
     steps: int | None = None  # that a training stops after, in place of epochs
+    own_steps: bool = False  # train by the steps that the set carries, as `dd` learned them, and by nothing else
 
     def __post_init__(self) -> None:
+        check(isinstance(self.own_steps, bool), "own_steps must be true or false", self.own_steps)
         check(_whole(self.nets) and self.nets >= 1, "nets must be 1 or more", self.nets)
         check(_whole(self.epochs) and self.epochs >= 0, "epochs must be 0 or more", self.epochs)
         check(_whole(self.batch) and self.batch >= 1, "batch must be 1 or more", self.batch)

@@ -146,11 +146,8 @@ class Trainer:
 
     def training(self, seed: int, *tags: str | int, after_step: Callable[[], None] = lambda: None) -> Iterator[int]:
         """The same pass by pass, each done when it is asked for: their numbers, from 1."""
-        device, sizes = self.place.device, self._sizes
-        key, order_key, augment_key = (
-            draws.make_key(seed, *tags, use, device=device) for use in ("network", "order", "augment")
-        )
-        self.start(self.parameters.initial(draws.flat_uniform(key, 0, self.parameters.num)), augment_key)
+        self._draw(seed, *tags)
+        sizes, order_key = self._sizes, draws.make_key(seed, *tags, "order", device=self.place.device)
         num_steps, drop_after = self.protocol.length(len(self.data))
         for done in range(num_steps):
             number, place = divmod(done, len(sizes))
@@ -163,6 +160,20 @@ class Trainer:
                 self.velocity.zero_()
             if place + 1 == len(sizes) or done + 1 == num_steps:
                 yield number + 1
+
+    def descend(self, seed: int, *tags: str | int, schedule: Sequence[Tensor], step_sizes: Sequence[float]) -> None:
+        """Draw a fresh network and take a step of each size on the images at each of the schedule's places."""
+        self._draw(seed, *tags)
+        for places, size in zip(schedule, step_sizes, strict=True):
+            self.order[: len(places)].copy_(places)
+            self.position.zero_()
+            self.lr.fill_(size)
+            self._step_of(len(places))()
+
+    def _draw(self, seed: int, *tags: str | int) -> None:
+        device = self.place.device
+        key, augment_key = (draws.make_key(seed, *tags, use, device=device) for use in ("network", "augment"))
+        self.start(self.parameters.initial(draws.flat_uniform(key, 0, self.parameters.num)), augment_key)
 
     def start(self, weights_P: Tensor, augment_key: Tensor) -> None:
         """Begin anew with these weights: nothing of the network before is remembered."""

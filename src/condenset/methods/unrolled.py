@@ -106,7 +106,7 @@ class Unrolled:
 
         starts_KICHW = initial_images(self.store, recipe.init, run.seed, max(counts))
         self.images_NCHW, self.labels_N = unpadded(starts_KICHW, counts), labels_of(counts).to(device)
-        self.schedule = _schedule(counts, recipe.steps, recipe.epochs, device)
+        self.schedule = dealt(self.labels_N, recipe.steps, recipe.epochs)
         raw = math.log(math.expm1(recipe.step_size))  # softplus keeps step sizes above 0
         self.raw_sizes_T = torch.full((len(self.schedule),), raw, device=device)
         self.image_moments, self.size_moments = (
@@ -158,12 +158,15 @@ class Unrolled:
         return F.cross_entropy(functional_call(self.network, views, (images_NCHW,)), labels_N)
 
 
-def _schedule(counts: list[int], steps: int, epochs: int, device: torch.device) -> list[Tensor]:
+def dealt(labels_N: Tensor, steps: int, epochs: int) -> list[Tensor]:
     """The images that each step trains on: the set is dealt into as many groups as there are steps, class by class.
 
     With fewer images a class than steps, every image is a group's own and the groups come round again.
     """
-    num = min(steps, max(counts))
-    place_N = torch.cat([torch.arange(count) for count in counts])  # within its class
-    groups = [(place_N % num == group).nonzero()[:, 0].to(device) for group in range(num)]
+    labels = labels_N.cpu()
+    counts, order = labels.bincount(), labels.argsort(stable=True)
+    place_N = torch.empty_like(labels)  # within its class
+    place_N[order] = torch.cat([torch.arange(count) for count in counts.tolist()])
+    num = min(steps, int(counts.max()))
+    groups = [(place_N % num == group).nonzero()[:, 0].to(labels_N.device) for group in range(num)]
     return [groups[step % num] for step in range(steps)] * epochs
