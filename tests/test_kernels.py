@@ -103,6 +103,21 @@ def test_first_block(in_channels: int, channels: int, size: int, padding: int, b
         torch.testing.assert_close(known, plain, atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("programs", [1, 2, 12])
+def test_filter_gradients_of_the_first_block_by_class(programs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("condenset.kernels.first_block.num_programs", lambda *_: programs)
+    torch.manual_seed(0)
+    images, weight, gain = torch.randn(12, 3, 8, 8), 0.3 * torch.randn(20, 3, 3, 3), torch.ones(20)
+    copies = weight.expand(3, 20, 3, 3, 3).requires_grad_()
+    out, _, _ = first_block(images, copies, gain, 0 * gain, 1)
+    target = torch.randn(out.shape)
+    (found,) = torch.autograd.grad((out * target).sum(), copies)
+    for own, part, aim in zip(found, images.chunk(3), target.chunk(3), strict=True):
+        leaf = weight.clone().requires_grad_()
+        plain = plain_block(F.conv2d(part, leaf, padding=1), gain, 0 * gain, batch=False)
+        torch.testing.assert_close(own, torch.autograd.grad((plain * aim).sum(), leaf)[0], atol=1e-4, rtol=1e-3)
+
+
 @pytest.mark.parametrize("batch", [False, True])
 @pytest.mark.parametrize(("channels", "size"), [(16, 8), (20, 32), (33, 9), (100, 4), (16, 36)])
 def test_norm_relu_pool(channels: int, size: int, batch: bool) -> None:
@@ -215,7 +230,12 @@ def test_a_step_of_gradient_matching_by_kernels_is_the_plain_step(monkeypatch: p
     plain = steps()
     monkeypatch.setattr(kernels, "available", lambda tensor: not tensor.is_meta)
     monkeypatch.setattr(kernels, "available_for_blocks", lambda maps: not (maps.is_meta or runtime._plain))
+    blocks = []
+    monkeypatch.setattr(
+        "condenset.networks.layers.first_block", lambda *a, **k: blocks.append(a[1].shape) or first_block(*a, **k)
+    )
     fast = steps()
+    assert (3, 8, 3, 3, 3) in blocks  # real gradients of all classes: a copy of the filters for each
     torch.testing.assert_close(fast.losses, plain.losses, rtol=1e-3, atol=1e-3)
     torch.testing.assert_close(fast.images_NCHW, plain.images_NCHW, rtol=1e-3, atol=1e-3)
     torch.testing.assert_close(fast.trainer.weights, plain.trainer.weights, rtol=1e-3, atol=1e-4)

@@ -6,10 +6,10 @@ Where they cannot run (no triton, no compiler for it, another device), `availabl
 from condenset.kernels.runtime import (
     available,
     available_for_blocks,
-    layers_apart,
+    by_class,
+    copies_by_class,
     plain_blocks,
     switch_off,
-    whole_blocks,
 )
 
-__all__ = ["available", "available_for_blocks", "layers_apart", "plain_blocks", "switch_off", "whole_blocks"]
+__all__ = ["available", "available_for_blocks", "by_class", "copies_by_class", "plain_blocks", "switch_off"]

@@ -18,12 +18,13 @@ class _FirstBlock(torch.autograd.Function):
         ctx: Any, images: Tensor, weight: Tensor, gain: Tensor, bias: Tensor, padding: int, batch: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
         num, in_channels, size, _ = images.shape
-        packed, filters = _packed(images, padding), _spread_filters(weight)
+        packed, filters = _packed(images, padding), _spread_filters(weight if weight.ndim == 4 else weight[0])
         side = (size + 2 * padding - 2) // 2
         means, rstds = _found_statistics(packed, filters, side, batch)
         out = _applied(packed, filters, gain, bias, means, rstds)
         ctx.save_for_backward(packed, filters, gain, bias, means, rstds)
         ctx.image, ctx.batch = (size, in_channels, padding), batch
+        ctx.classes = None if weight.ndim == 4 else len(weight)
         ctx.count = float((num if batch else 1) * 4 * side * side)
         ctx.set_materialize_grads(False)  # of the statistics: nobody wants zeros
         ctx.mark_non_differentiable(means, rstds)
@@ -48,7 +49,8 @@ class _FirstBlock(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             image_grad = _image_gradient(given, sizes, ctx.count, *ctx.image)
         if ctx.needs_input_grad[1]:
-            filter_grad = _filter_gradient(given, sizes, ctx.count, ctx.image[1])
+            filter_grad = _filter_gradient(given, sizes, ctx.count, ctx.image[1], ctx.classes or 1)
+            filter_grad = filter_grad[0] if ctx.classes is None else filter_grad
         bias_grad, gain_grad = (None, None) if totals is None else totals.to(gain.dtype)
         return image_grad, filter_grad, gain_grad, bias_grad, None, None
 
@@ -121,18 +123,21 @@ def _image_gradient(
     return out
 
 
-def _filter_gradient(given: tuple[Tensor, ...], sizes: dict[str, int], count: float, in_channels: int) -> Tensor:
-    packed, num, channels = given[0], len(given[0]), sizes["CHANNELS"]
+def _filter_gradient(
+    given: tuple[Tensor, ...], sizes: dict[str, int], count: float, in_channels: int, classes: int
+) -> Tensor:
+    """(classes, C, c, 3, 3) from the images of each, as many of one class as of another."""
+    packed, num, channels = given[0], len(given[0]) // classes, sizes["CHANNELS"]
     block = min(64, _width(channels))
-    programs = num_programs(num, packed.device, 1)
-    parts = torch.empty(programs, 4, 64, channels, device=packed.device)
-    kernels.filter_grads[(programs, 4, triton.cdiv(channels, block))](
-        *given, parts, count, num, **sizes, BLOCK_M=64, BLOCK_C=block, num_warps=4, num_stages=1
+    programs = min(num, max(1, num_programs(len(packed), packed.device, 1) // classes))
+    parts = torch.empty(classes, programs, 4, 64, channels, device=packed.device)
+    kernels.filter_grads[(classes * programs, 4, triton.cdiv(channels, block))](
+        *given, parts, count, num, programs, **sizes, BLOCK_M=64, BLOCK_C=block, num_warps=4, num_stages=1
     )
-    places = parts.sum(0).view(2, 2, 4, 4, 4, channels)
-    found = sum(places[y, x, y : y + 3, x : x + 3, :in_channels] for y in (0, 1) for x in (0, 1))
+    places = parts.sum(1).view(classes, 2, 2, 4, 4, 4, channels)
+    found = sum(places[:, y, x, y : y + 3, x : x + 3, :in_channels] for y in (0, 1) for x in (0, 1))
     assert isinstance(found, Tensor)
-    return found.permute(3, 2, 0, 1).to(packed.dtype)
+    return found.permute(0, 4, 3, 1, 2).to(packed.dtype)
 
 
 def _width(channels: int) -> int:
@@ -144,7 +149,9 @@ def first_block(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Norm over planes (or the batch), ReLU and pooling of a 3x3 convolution of square images with 1 or 3 channels.
 
-    Its map must have an even side. Gives the pooled map and the norm's means and 1/std, (N or 1, channels).
+    Its map must have an even side. Gives the pooled map and the norm's means and 1/std, (N or 1, channels). The weight
+    may be a copy for each of K classes, (K, channels, ...) and all alike, whose images follow each other: its gradient
+    is then each class's own.
     """
     out: tuple[Tensor, Tensor, Tensor] = _FirstBlock.apply(images, weight, gain, bias, padding, batch)
     return out

@@ -318,20 +318,25 @@ def filter_grads(
     out,
     count,
     num,
+    programs,
     OUT: tl.constexpr,
     CHANNELS: tl.constexpr,
     PER_IMAGE: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):
-    """The gradient of the filters at one place, out (programs, 4, 64, C): each program adds up its share of images."""
+    """The gradient of the filters at one place, out (classes * programs, 4, 64, C), `programs` of them for every class.
+
+    Each program adds up its share of the class's `num` images.
+    """
     place = tl.program_id(1)
     c = tl.program_id(2) * BLOCK_C + tl.arange(0, BLOCK_C)
     c_in = c < CHANNELS
     weight = _filter(filters, place, c, c_in, CHANNELS)
     total = tl.zeros((REGION, BLOCK_C), tl.float32)
     one = tl.full((), 1, tl.int64)
-    for number in range(tl.program_id(0), num, tl.num_programs(0)):
+    start = tl.program_id(0) // programs * num
+    for number in range(start + tl.program_id(0) % programs, start + num, programs):
         image = one * number
         mine = images + image * (2 * OUT + 2) * (2 * OUT + 2) * 4
         mean, rstd, scale, shift = affine(gain, bias, means, rstds, image * PER_IMAGE, c, c_in, CHANNELS)

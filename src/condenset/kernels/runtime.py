@@ -26,21 +26,21 @@ __all__ = [
     "affine",
     "available",
     "available_for_blocks",
+    "by_class",
+    "copies_by_class",
     "jit",
-    "layers_apart",
     "levels",
     "num_programs",
     "plain_blocks",
     "switch_off",
     "tl",
     "triton",
-    "whole_blocks",
 ]
 
 
 _off: set[str] = set()  # why the kernels were switched off, if they were
 _plain: list[None] = []  # one for every `plain_blocks` that is entered
-_apart: list[None] = []  # the same of `layers_apart`
+_by_class: list[tuple[int, dict[int, Tensor]]] = []  # classes and copies of every `by_class` that is entered
 
 
 def available(tensor: Tensor) -> bool:
@@ -54,27 +54,36 @@ def available_for_blocks(maps: Tensor) -> bool:
 
 
 @contextlib.contextmanager
-def _entered(those: list[None]) -> Iterator[None]:
-    those.append(None)
+def plain_blocks() -> Iterator[None]:
+    """Network blocks take the plain path meanwhile: their kernels know no second derivative."""
+    _plain.append(None)
     try:
         yield
     finally:
-        those.pop()
+        _plain.pop()
 
 
-def plain_blocks() -> contextlib.AbstractContextManager[None]:
-    """Network blocks take the plain path meanwhile: their kernels know no second derivative."""
-    return _entered(_plain)
+@contextlib.contextmanager
+def by_class(num: int) -> Iterator[dict[int, Tensor]]:
+    """A kernel that does a whole block, whose layers nobody sees, takes a copy of its filters for each of the classes.
+
+    Gives these copies, (num, ...) as they are made, by the id of the filters: their gradient is each class's own.
+    """
+    copies: dict[int, Tensor] = {}
+    _by_class.append((num, copies))
+    try:
+        yield copies
+    finally:
+        _by_class.pop()
 
 
-def layers_apart() -> contextlib.AbstractContextManager[None]:
-    """Convolutions are calls of their own meanwhile, for those who look at what goes in and comes out of them."""
-    return _entered(_apart)
-
-
-def whole_blocks() -> bool:
-    """Whether a kernel may do a block with its convolution."""
-    return not _apart
+def copies_by_class(filters: Tensor) -> Tensor:
+    """The filters as a kernel of a whole block should take them."""
+    if not _by_class:
+        return filters
+    num, copies = _by_class[-1]
+    copies[id(filters)] = filters.expand(num, *filters.shape)
+    return copies[id(filters)]
 
 
 def switch_off(reason: str) -> None:

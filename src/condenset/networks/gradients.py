@@ -61,14 +61,15 @@ def class_gradients(
     share_KN: what an image counts in its class's loss; padding has 0, and then no effect and no gradient. The images or
     the weights in `views` must require gradients, or nothing would be kept to go back by.
     """
-    with kernels.layers_apart(), _Record() as record:
+    with kernels.by_class(len(classes_K)) as copies, _Record() as record:
         logits = forward(views, images_KNCHW.flatten(0, 1))
     labels = classes_K[:, None].expand_as(share_KN).flatten()
     loss = (F.cross_entropy(logits.float(), labels, reduction="none") * share_KN.flatten()).sum()
-    slopes = torch.autograd.grad(loss, [call.out for call in record.calls], create_graph=create_graph)
+    outs = [call.out for call in record.calls]
+    slopes = torch.autograd.grad(loss, [*outs, *copies.values()], create_graph=create_graph)
     names = {id(view): name for name, view in views.items()}
-    found: dict[str, Tensor] = {}
-    for call, slope in zip(record.calls, slopes, strict=True):
+    found = {names[key]: slope.flatten(2).float() for key, slope in zip(copies, slopes[len(outs) :], strict=True)}
+    for call, slope in zip(record.calls, slopes[: len(outs)], strict=True):
         for weight, gradient in zip(call.weights, call.gradients(call, slope, len(classes_K)), strict=True):
             found[names[id(weight)]] = gradient.flatten(2).float()
     assert found.keys() == {name for name, view in views.items() if view.dim() >= 2}, "a weight of an unknown layer"

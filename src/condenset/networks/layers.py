@@ -105,10 +105,9 @@ class Block(nn.Module):
         conv, norm = self.conv, self.norm
         assert isinstance(norm, nn.GroupNorm | nn.BatchNorm2d)
         batch = isinstance(norm, nn.BatchNorm2d)
-        if self.is_first and kernels.whole_blocks():
-            out, means, rstds = first_block(
-                maps, conv.weight, norm.weight, norm.bias, int(conv.padding[0]), batch=batch
-            )
+        if self.is_first:
+            weight = kernels.copies_by_class(conv.weight)
+            out, means, rstds = first_block(maps, weight, norm.weight, norm.bias, int(conv.padding[0]), batch=batch)
         else:
             maps = maps.contiguous(memory_format=torch.channels_last)
             maps = F.conv2d(maps, conv.weight, padding=conv.padding)
