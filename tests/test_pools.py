@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import json
@@ -22,7 +23,8 @@ from condenset.methods.pools import EDGES, Pool, early_looks, fill_pool, group_n
 from condenset.recipes import DistributionRecipe, Protocol
 from condenset.runs import Interrupted, Run, Silent
 from condenset.train import Trainer, TrainingSet
-from condenset.types import ImageData
+from condenset.types import CondensedSet, ImageData
+from condenset.workflow import made_set
 from plain import matching_loss, tiny_data
 
 CPU = Place.best("cpu")
@@ -210,6 +212,24 @@ def test_stopped_and_resumed_wherever_the_pool_lies_then(
             assert torch.equal(dm(data, recipe, run).images, expected.images)
     about = {"fingerprint": shared.fingerprint, "group": "all", "networks": len(shared.states)}
     assert expected.provenance["pool"] == about
+
+
+def test_several_sizes_are_resumed_wherever_the_pool_lies_then(
+    shared: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("condenset.runs.SETTLE_SECONDS", 0.0)
+    data = tiny_data(COUNTS)
+    expected = [METHODS["dm"](data, pooled(shared, ipc=ipc), Run(seed=1, place=CPU)) for ipc in (1, 2)]
+    shutil.copytree(shared.folder, tmp_path / "moved")
+    paths = [tmp_path / f"{ipc}.safetensors" for ipc in (1, 2)]
+    for folder, stop in ((shared.folder, 2), (tmp_path / "moved", 99)):
+        first, other = (pooled(Pool.load(folder), ipc=ipc) for ipc in (1, 2))
+        run = Run(seed=1, place=CPU, folder=tmp_path, job="dm-1")
+        run.progress = StopAt(run, stop)
+        with pytest.raises(Interrupted) if stop < 4 else contextlib.nullcontext():
+            made_set(paths[0], "dm", first, data, run, {paths[1]: other})
+    for path, alone in zip(paths, expected, strict=True):
+        torch.testing.assert_close(CondensedSet.load(path).images, alone.images, rtol=1e-3, atol=1e-4)
 
 
 def test_a_pool_is_trained_network_by_network(tmp_path: Path, shared: Pool, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,22 +67,24 @@ def made_set(
 ) -> CondensedSet:
     """The set that a method makes: read if it is at `path` already, else made, and saved there.
 
-    others: sets of other sizes, that are made with it and saved as well.
+    others: sets of other sizes, that are made with it and saved as well, where there is none yet.
     """
     if path and (known := _known_set(path, recipe, data, run)):
         return known
     for place, each in others.items():
-        _known_set(place, each, data, run)  # nothing of somebody else's is overwritten
+        _known_set(place, each, data, run)  # somebody else's is refused before hours are spent
     fields = {"method": method, "fingerprint": data.fingerprint, **dataclasses.asdict(recipe)}
-    run.recipe = fields | ({"with": [dataclasses.asdict(each) for each in others.values()]} if others else {})
+    sizes = [{k: v for k, v in dataclasses.asdict(each).items() if v != fields[k]} for each in others.values()]
+    run.recipe = fields | ({"other sizes": sizes} if sizes else {})
     run.seconds_before = 0.0
     if others:
         small, *rest = OF_SIZES[method](data, [recipe, *others.values()], run)
     else:
         small, rest = METHODS[method](data, recipe, run), []
     for place, made in zip(others, rest, strict=True):
-        with writable(place):
-            made.save(place, overwrite=True)
+        if not place.exists():  # what is there may have been scored: it stays, and is the same but for rounding
+            with writable(place):
+                made.save(place)
     if path:  # the last: where a kill comes before, all are made again
         with writable(path):
             small.save(path)

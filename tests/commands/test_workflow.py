@@ -101,6 +101,27 @@ def test_a_set_of_somebody_else_is_not_overwritten_by_another_size(tmp_path: Pat
         go(plan, tmp_path)
 
 
+def test_a_size_between_two_that_are_there_leaves_them_as_they_are(tmp_path: Path) -> None:
+    first = go(plan_of(methods=("dm",), ipcs=(1, 3)), tmp_path)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*.safetensors")}
+    again = go(plan_of(methods=("dm",), ipcs=(1, 2, 3)), tmp_path)
+    assert {path: path.read_bytes() for path in before} == before
+    assert [again[0], again[2]] == first
+    assert (again[1]["ipc"], again[1]["together"]) == (2, [2, 3])
+
+
+def test_a_checkpoint_of_other_sizes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runs, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(CondensedSet, "save", killed)
+    with pytest.raises(KeyboardInterrupt):
+        go(plan_of(methods=("dm",), ipcs=(1, 2)), tmp_path)
+    with pytest.raises(UserError, match=r"another recipe \(it differs in other sizes\); delete it"):
+        go(plan_of(methods=("dm",), ipcs=(1, 3)), tmp_path)
+
+
 def test_results_of_earlier_jobs_stay_while_another_is_done_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
