@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import weakref
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from torch import Tensor
 from condenset import UserError, augment, draws, networks
 from condenset.engine import Place
 from condenset.engine.memory import classes_together
-from condenset.methods.matching import Matching, _need, dm, dm_sizes, mean_distance
+from condenset.methods.matching import Chunk, Matching, Seen, _need, dm, dm_sizes, mean_distance
 from condenset.recipes import MatchingRecipe
 from condenset.runs import Interrupted, Run, Silent
 from plain import matching_loss, tiny_data
@@ -203,6 +204,22 @@ def test_a_step_takes_the_real_images_once_for_all_sizes(monkeypatch: pytest.Mon
     monkeypatch.setattr(matching.store, "take_augmented", lambda *args: taken.append(1) or take(*args))
     matching.step()
     assert len(taken) == len(matching.chunks)
+
+
+def test_what_was_seen_of_a_chunk_is_gone_before_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(place=CPU, chunk=1)
+    matching = Matching(tiny_data([6, 6, 6]), [recipe(ipc=1), recipe(ipc=2)], run, mean_distance)
+    see, before = matching.see, []
+
+    def note(chunk: Chunk, weights: Tensor) -> Seen:
+        assert all(reference() is None for reference in before)
+        seen = see(chunk, weights)
+        before.append(weakref.ref(seen.real_KBF))
+        return seen
+
+    monkeypatch.setattr(matching, "see", note)
+    matching.step()
+    assert len(before) == 3
 
 
 def test_fewer_images_than_asked_for_is_an_error_that_names_the_class() -> None:

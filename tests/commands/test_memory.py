@@ -67,6 +67,16 @@ def test_a_resumed_run_with_batch_norm_is_refused_a_bound_at_once(condenset: Con
     assert "batch norm needs all 3 classes" in condenset("resume", "a", "--memory", "1K").complaint
 
 
+def test_sizes_that_do_not_fit_at_once_are_refused_before_there_is_a_folder(condenset: Condenset, toy: Path) -> None:
+    tiny = ("--network", "convnet(width=8, depth=1, norm='batch')", "--device", "cpu", "--iterations", 1)
+    told = condenset("condense", toy, *tiny, "--ipc", 3, "--memory", "1K", "--out", "a").complaint
+    need = int(float(told.split("about ")[1].split(" KiB")[0]) * 1024) + 512
+    assert condenset("condense", toy, *tiny, "--ipc", 3, "--memory", need, "--out", "a").code == 0
+    told = condenset("condense", toy, *tiny, "--ipc", 2, "--ipc", 3, "--memory", need, "--out", "b").complaint
+    assert told.endswith("; one --ipc at a time takes less")
+    assert not Path("b").exists()
+
+
 def test_condense_takes_bytes_or_text(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int | None] = []
     together = matching.classes_together

@@ -80,9 +80,10 @@ def check_memory(data: ImageData, recipes: Recipes, place: Place, memory: int | 
         return
     least = _need(network, data, recipes, place, pool=pool).of(data.num_classes)
     if least > memory:
+        less = "; one --ipc at a time takes less" if len(recipes) > 1 else ""
         raise UserError(
             f"batch norm needs all {data.num_classes} classes in one pass, which takes about {shown(least)}, "
-            f"but got memory of {shown(memory)}"
+            f"but got memory of {shown(memory)}{less}"
         )
 
 
@@ -251,19 +252,24 @@ class Matching:
         weights = self.draw_network()
         total = torch.zeros((), device=self.losses.device)
         for chunk in self.chunks:
-            seen = self.see(chunk, weights)
-            for each, filled in zip(self.passes, chunk.synthetic, strict=True):
-                images, velocity = (tensor[chunk.rows, each.columns] for tensor in (self.images_KICHW, self.velocity))
-                leaf = images.detach().clone().requires_grad_()
-                loss = self.loss(leaf, each, filled, seen).sum()
-                (gradient,) = torch.autograd.grad(loss, leaf)
-                velocity.mul_(self.recipe.momentum).add_(gradient)
-                if isinstance(each.lr, Tensor):
-                    images.sub_(each.lr * velocity)
-                else:
-                    images.sub_(velocity, alpha=each.lr)
-                total += loss.detach()
+            total += self._learn(chunk, weights)  # which forgets what it saw before the next chunk is seen
         tick(self.clock, self.losses, total)
+
+    def _learn(self, chunk: Chunk, weights: Tensor) -> Tensor:
+        """Move the images of a chunk's classes; the sum of their losses before."""
+        seen, total = self.see(chunk, weights), torch.zeros((), device=self.losses.device)
+        for each, filled in zip(self.passes, chunk.synthetic, strict=True):
+            images, velocity = (tensor[chunk.rows, each.columns] for tensor in (self.images_KICHW, self.velocity))
+            leaf = images.detach().clone().requires_grad_()
+            loss = self.loss(leaf, each, filled, seen).sum()
+            (gradient,) = torch.autograd.grad(loss, leaf)
+            velocity.mul_(self.recipe.momentum).add_(gradient)
+            if isinstance(each.lr, Tensor):
+                images.sub_(each.lr * velocity)
+            else:
+                images.sub_(velocity, alpha=each.lr)
+            total += loss.detach()
+        return total
 
     def draw_network(self) -> Tensor:
         """(P,) the weights of this iteration's network: fresh ones, or those of a network of the pool."""
