@@ -78,6 +78,8 @@ def print_scores(records: Sequence[Mapping[str, Any]]) -> None:
         nets = f"{len(record['accuracies'])} × {record['network']}" if scored else str(record["network"] or "-")
         spent = [record.get(key) for key in ("condense_seconds", "evaluate_seconds")]
         seconds = [f"{value:.1f}" if value else "-" for value in spent]
+        if "together" in record:  # sizes that took those seconds at once
+            seconds[0] += f" for {', '.join(map(str, record['together']))}"
         number = record["ipc"] or ("all" if record["method"] == "whole" else "-")
         rows.append((str(record["method"] or "-"), str(number), accuracy, nets, *seconds))
     print_table(("method", "images a class", "accuracy %", "networks", "condense s", "evaluate s"), rows)

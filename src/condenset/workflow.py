@@ -106,7 +106,7 @@ def _known_set(path: Path, recipe: Recipe, data: ImageData, run: Run) -> Condens
 def _record(dataset: str, small: CondensedSet | None, scores: Scores | None, run: Run) -> dict[str, Any]:
     """One row of results.json; without a set it is the whole dataset's."""
     about: Mapping[str, Any] = small.provenance if small else {"method": WHOLE, "seconds": 0.0}
-    recipe, seconds = about.get("recipe", {}), about.get("seconds")
+    recipe = about.get("recipe", {})
     accuracy: dict[str, Any] = {}
     if scores:
         accuracy = {
@@ -121,14 +121,20 @@ def _record(dataset: str, small: CondensedSet | None, scores: Scores | None, run
         "seed": run.seed,
         "network": scores.protocol["network"] if scores else recipe.get("network"),
         **accuracy,
-        "condense_seconds": seconds if isinstance(seconds, (int, float)) else None,
-        **({"together": about["together"]} if "together" in about else {}),  # sizes that took those seconds as one
+        **seconds_of(about),
         **({"evaluate_seconds": round(scores.seconds, 3)} if scores else {}),
         "peak_memory_bytes": about.get("peak_memory_bytes", run.place.peak_memory()),
         "iterations": recipe.get("iterations", 0),
         "device": str(run.place.device),
         "version": VERSION,
     }
+
+
+def seconds_of(about: Mapping[str, Any]) -> dict[str, Any]:
+    """What a set's provenance says of the time it took, and under `together` which sizes took that at once."""
+    seconds, sizes = about.get("seconds"), about.get("together")
+    together = {"together": sizes} if isinstance(sizes, list) else {}
+    return {"condense_seconds": seconds if isinstance(seconds, (int, float)) else None, **together}
 
 
 def _picture(plan: Plan, path: Path) -> None:

@@ -103,6 +103,7 @@ def test_scores_are_percentages_and_seconds(capsys: pytest.CaptureFixture[str]) 
     print_scores(
         [
             {"method": "dm", "ipc": 10, **scored, "condense_seconds": 12.34, "evaluate_seconds": 5.0},
+            {"method": "dm", "ipc": 1, "network": None, "condense_seconds": 12.34, "together": [1, 10]},
             {"method": "whole", "ipc": None, **scored, "condense_seconds": 0.0, "evaluate_seconds": 5.0},
             {"method": "random", "ipc": 1, "network": None, "condense_seconds": 0.2},
             {"method": None, "ipc": None, "network": None, "condense_seconds": None},
@@ -113,6 +114,7 @@ def test_scores_are_percentages_and_seconds(capsys: pytest.CaptureFixture[str]) 
     assert cells == [
         ["method", "images a class", "accuracy %", "networks", "condense s", "evaluate s"],
         ["dm", "10", "93.0 ± 0.4", "2 × convnet", "12.3", "5.0"],
+        ["dm", "1", "-", "-", "12.3 for 1, 10", "-"],
         ["whole", "all", "93.0 ± 0.4", "2 × convnet", "-", "5.0"],
         ["random", "1", "-", "-", "0.2", "-"],
         ["-", "-", "-", "-", "-", "-"],

@@ -58,6 +58,7 @@ def test_it_leaves_its_files_and_does_nothing_twice(
 
     monkeypatch.setattr(common, "score", never)
     monkeypatch.setattr(workflow, "METHODS", dict.fromkeys(workflow.METHODS, never))
+    monkeypatch.setattr(workflow, "OF_SIZES", dict.fromkeys(workflow.OF_SIZES, never))
     monkeypatch.setattr("condenset.train.Trainer.training", never)
     go(name, splits, tmp_path)
     assert json.loads((tmp_path / "results.json").read_text()) == results
@@ -151,6 +152,19 @@ def test_methods_networks_and_recipes_can_be_cut(splits: Splits, tmp_path: Path)
 def test_what_cannot_be_asked_of_an_experiment(fields: dict[str, object], text: str) -> None:
     with pytest.raises(UserError, match=text):
         _ = Settings(**{"experiment": "sizes", "dataset": "a", "scale": "tiny", **fields}).wishes  # type: ignore[arg-type]
+
+
+def test_the_sizes_of_a_table_are_learned_at_once(splits: Splits, tmp_path: Path) -> None:
+    asked = Settings(experiment="sota", dataset="tiny", scale="tiny", methods=("random", "dm")).wishes
+    outcome = perform("sota", splits, tiny_run(tmp_path), tmp_path, dataset="tiny", scale="tiny", wishes=asked)
+    found = [(each["method"], each["ipc"], each.get("together")) for each in outcome.records]
+    assert found == [
+        ("random", 1, None),
+        ("dm", 1, [1, 2]),
+        ("random", 2, None),
+        ("dm", 2, [1, 2]),
+        ("whole", None, None),
+    ]
 
 
 def test_cost_takes_only_methods_that_learn_in_steps(splits: Splits, tmp_path: Path) -> None:

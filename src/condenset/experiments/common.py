@@ -19,7 +19,7 @@ from condenset.files import write_file
 from condenset.recipes import RECIPES, Protocol, Recipe, make_protocol, make_recipe
 from condenset.runs import Run, writable
 from condenset.types import CondensedSet, ImageData, Splits
-from condenset.workflow import made_set
+from condenset.workflow import made_set, seconds_of
 
 T = TypeVar("T")
 Record = dict[str, Any]
@@ -222,7 +222,7 @@ class Lab:
             return {"method": method, "ipc": None, "condense_seconds": 0.0, **record}
         small = self.condensed(name, method, self.recipe(method, ipc, **fields), others=others)
         record = self.scored(name, small, protocol or self.protocol())
-        return {"method": method, "ipc": ipc, "condense_seconds": small.provenance["seconds"], **record}
+        return {"method": method, "ipc": ipc, **seconds_of(small.provenance), **record}
 
 
 def read_record(path: Path) -> Record:

@@ -29,7 +29,8 @@ def save_comparison(records: Sequence[Record], path: Path) -> None:
         accuracy, spread = 100 * record["accuracy_mean"], 100 * record["accuracy_std"]
         color, marker = f"C{methods.index(record['method']) % 10}", MARKERS[ipcs.index(record["ipc"]) % len(MARKERS)]
         axes.errorbar(seconds, accuracy, yerr=spread, fmt=marker, color=color, capsize=2)
-        axes.annotate(record["method"], (seconds, accuracy), xytext=(6, 3), textcoords="offset points", color=color)
+        name = record["method"] + (" (sizes at once)" if "together" in record else "")
+        axes.annotate(name, (seconds, accuracy), xytext=(6, 3), textcoords="offset points", color=color)
     for record in records:
         if not record["ipc"]:
             axes.axhline(100 * record["accuracy_mean"], color="gray", linestyle="--", label="whole dataset")
