@@ -140,8 +140,10 @@ def test_methods_networks_and_recipes_can_be_cut(splits: Splits, tmp_path: Path)
 @pytest.mark.parametrize(
     ("fields", "text"),
     [
-        ({"experiment": "networks", "methods": ("random",)}, "about dm alone"),
-        ({"methods": ("dsa", "none")}, "method must be one of"),
+        ({"experiment": "networks", "methods": ("random",)}, "a method of this experiment must be one of dm, but"),
+        ({"experiment": "cost", "methods": ("dm", "random")}, "must be one of dc, dsa, dm, but got 'random'"),
+        ({"experiment": "distribution", "methods": ("ld",)}, "must be one of random, .* but got 'ld'"),
+        ({"methods": ("dsa", "none")}, "a method of this experiment must be one of random"),
         ({"set": ("dd.steps=3",)}, "the method of a setting must be one of"),
         ({"set": ("steps=3",)}, "an option of"),
         ({"nets": 0}, "nets must be 1 or more"),
@@ -165,12 +167,6 @@ def test_the_sizes_of_a_table_are_learned_at_once(splits: Splits, tmp_path: Path
         ("dm", 2, [1, 2]),
         ("whole", None, None),
     ]
-
-
-def test_cost_takes_only_methods_that_learn_in_steps(splits: Splits, tmp_path: Path) -> None:
-    asked = Settings(experiment="cost", dataset="tiny", scale="tiny", methods=("dm", "random")).wishes
-    with pytest.raises(UserError, match="one of dc, dsa and dm"):
-        perform("cost", splits, tiny_run(tmp_path), tmp_path, dataset="tiny", scale="tiny", wishes=asked)
 
 
 def test_a_table_as_markdown() -> None:

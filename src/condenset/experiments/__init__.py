@@ -15,6 +15,7 @@ from condenset.experiments.pooled import networks
 from condenset.experiments.tables import COMPARED, architectures, batchnorm, sizes, sota
 from condenset.files import write_file
 from condenset.plans import Wishes
+from condenset.recipes import RECIPES
 from condenset.runs import Run, writable
 from condenset.types import Splits
 from condenset.workflow import write_results
@@ -29,11 +30,21 @@ EXPERIMENTS: dict[str, Experiment] = {
         perform=architectures,
         methods=("dsa", "dm"),
     ),
-    "networks": Experiment(title="matching with networks trained to some accuracy (Table 4, figure)", perform=networks),
+    "networks": Experiment(
+        title="matching with networks trained to some accuracy (Table 4, figure)",
+        perform=networks,
+        methods=("dm",),
+        only=("dm",),
+    ),
     "sizes": Experiment(
         title="100 to 1250 images a class against random ones (figure)", perform=sizes, methods=("random", "dm")
     ),
-    "cost": Experiment(title="accuracy against seconds while condensing (figure)", perform=cost, methods=("dsa", "dm")),
+    "cost": Experiment(
+        title="accuracy against seconds while condensing (figure)",
+        perform=cost,
+        methods=("dsa", "dm"),
+        only=("dc", "dsa", "dm"),
+    ),
     "continual": Experiment(
         title="classes that come in steps, with a condensed memory (figures)",
         perform=class_incremental,
@@ -49,6 +60,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         title="where synthetic images lie among real ones (figure)",
         perform=distribution,
         methods=("dc", "dsa", "dm"),
+        only=tuple(name for name in RECIPES if name != "ld"),  # whose soft labels are of no one class
     ),
     "generative": Experiment(title="generative models (appendix)", perform=None),
 }
@@ -65,10 +77,10 @@ def find(name: str) -> Experiment:
 
 def wishes_for(experiment: Experiment, **fields: Any) -> Wishes:
     """What is asked of an experiment, refused where it cannot be: its own methods unless others are given."""
-    methods = fields.pop("methods", ())
-    if methods and not experiment.methods:
-        raise UserError("this experiment is about dm alone: it takes no methods")
-    return Wishes(methods=tuple(dict.fromkeys(methods)) or experiment.methods or ("dm",), **fields)
+    methods = tuple(dict.fromkeys(fields.pop("methods", ()))) or experiment.methods
+    for method in methods:
+        check_choice("a method of this experiment", method, experiment.only or RECIPES)
+    return Wishes(methods=methods, **fields)
 
 
 def perform(

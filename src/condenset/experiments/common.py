@@ -77,7 +77,8 @@ class Experiment:
 
     title: str
     perform: Callable[[Lab], Outcome] | None  # None: not there yet
-    methods: tuple[str, ...] = ()  # that it compares, unless told otherwise; none: it is about dm
+    methods: tuple[str, ...] = ()  # that it compares, unless told otherwise
+    only: tuple[str, ...] = ()  # that it can compare; none: any
     dataset: str = "cifar10"  # what the paper ran it on
 
 
