@@ -104,9 +104,11 @@ class Wishes:
     protocol: dict[str, Any] = field(default_factory=dict)
     evaluate: bool = True
     whole: bool | None = None  # score the whole dataset too; None: as the config file has it, else yes
-    whole_epochs: int | None = None
+    whole_epochs: int | None = None  # which asks for that too
 
     def __post_init__(self) -> None:
+        if self.whole is False and self.whole_epochs is not None:
+            raise UserError("--whole-epochs is of the whole dataset, which --no-whole leaves out: give one of the two")
         if self.methods:
             self.check_fields(self.methods)
         for method in self.methods:
@@ -189,7 +191,8 @@ def make_plan(data: ImageData, wishes: Wishes, base: Plan | None = None, **field
         known = {"network": (matched or others)[-1]} if others else {}
         known |= base.given.get("protocol", _fields(base.protocol)) if base else {}
         protocol = make_protocol(name=data.name, size=data.size, **{**known, **wishes.protocol})
-    if protocol and (wishes.whole if wishes.whole is not None else base is None or base.whole):
+    usual = base is None or base.whole or wishes.whole_epochs is not None
+    if protocol and (usual if wishes.whole is None else wishes.whole):
         known = {"network": protocol.network}
         known |= base.given.get("whole", _fields(base.whole)) if base else {}
         whole = make_protocol(name=data.name, size=data.size, whole=True, **{**known, **wishes.protocol_of_whole})

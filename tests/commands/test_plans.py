@@ -57,6 +57,18 @@ def test_wishes_win_over_the_config_and_the_config_over_presets(tmp_path: Path) 
     assert plan_of(Wishes(whole=True), plan_of(dataclasses.replace(BOTH, whole=False))).whole is not None
 
 
+def test_epochs_of_the_whole_dataset_ask_for_its_score() -> None:
+    plan = plan_of(dataclasses.replace(BOTH, protocol={"epochs": 3, "nets": 2}, whole_epochs=4))
+    assert plan.protocol is not None and plan.whole is not None
+    assert (plan.protocol.epochs, plan.whole.epochs, plan.whole.nets) == (3, 4, 2)
+    without = plan_of(dataclasses.replace(BOTH, whole=False))
+    assert plan_of(Wishes(), without).whole is None
+    asked = plan_of(Wishes(whole_epochs=5), without).whole
+    assert asked is not None and asked.epochs == 5
+    with pytest.raises(UserError, match="give one of the two"):
+        Wishes(whole=False, whole_epochs=5)
+
+
 def test_a_short_config_gets_the_presets_of_its_dataset(tmp_path: Path) -> None:
     path = tmp_path / "short.toml"
     path.write_text('dataset = "digits"\n[[jobs]]\nmethod = "dm"\nipc = 1\n[protocol]\n[whole]\n')

@@ -156,6 +156,19 @@ def test_what_cannot_be_asked_of_an_experiment(fields: dict[str, object], text: 
         _ = Settings(**{"experiment": "sizes", "dataset": "a", "scale": "tiny", **fields}).wishes  # type: ignore[arg-type]
 
 
+def test_random_networks_stay_random_whatever_pool_is_given(splits: Splits, tmp_path: Path) -> None:
+    asked = Settings(experiment="networks", dataset="tiny", scale="tiny", set=(f"dm.pool={tmp_path}/none",)).wishes
+    perform("networks", splits, tiny_run(tmp_path), tmp_path, dataset="tiny", scale="tiny", wishes=asked)
+    about = CondensedSet.load(tmp_path / "parts" / "dm-1-random" / "condensed.safetensors").provenance
+    assert about["recipe"]["pool"] == "" and "pool" not in about
+
+
+def test_batch_norm_needs_a_norm_to_take_the_place_of(splits: Splits, tmp_path: Path) -> None:
+    asked = Settings(experiment="batchnorm", dataset="tiny", scale="tiny", set=("network=mlp",)).wishes
+    with pytest.raises(UserError, match=r"must have instance norm, .* but got 'mlp"):
+        perform("batchnorm", splits, tiny_run(tmp_path), tmp_path, dataset="tiny", scale="tiny", wishes=asked)
+
+
 def test_the_sizes_of_a_table_are_learned_at_once(splits: Splits, tmp_path: Path) -> None:
     asked = Settings(experiment="sota", dataset="tiny", scale="tiny", methods=("random", "dm")).wishes
     outcome = perform("sota", splits, tiny_run(tmp_path), tmp_path, dataset="tiny", scale="tiny", wishes=asked)

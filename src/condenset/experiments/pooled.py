@@ -26,7 +26,8 @@ def networks(lab: Lab) -> Outcome:
     records: list[Record] = []
     for ipc in ipcs:
         for group in groups:
-            fields: dict[str, Any] = {} if group == RANDOM else {"pool": str(pool.folder), "group": group}
+            drawn = {"pool": str(pool.folder), "group": group}
+            fields: dict[str, Any] = {"pool": "", "group": "all"} if group == RANDOM else drawn
             name = f"dm-{ipc}-{group}"
             sets[group, ipc] = small = lab.condensed(name, "dm", lab.recipe("dm", ipc, **fields))
             states = None if group == RANDOM else len(pool.group(group))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from condenset import networks
+from condenset.errors import check
 from condenset.experiments.common import Lab, Outcome, Record, Table, percent
 from condenset.methods.common import images_per_class
 from condenset.methods.matching import can_be_one
@@ -38,6 +39,7 @@ def batchnorm(lab: Lab) -> Outcome:
     ipc = lab.at(tiny=2, small=50, paper=50)
     methods = lab.methods
     base = networks.canonical(lab.recipe("dm", ipc).network, size=lab.splits.train.size)  # type: ignore[attr-defined]
+    check("norm='instance'" in base, "the network must have instance norm, in whose place batch norm is put", base)
     records: list[Record] = []
     for norm in ("instance", "batch"):
         network = base.replace("norm='instance'", f"norm={norm!r}")
