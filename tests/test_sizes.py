@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from condenset import UserError
@@ -18,6 +18,8 @@ def test_sizes_read_back(number: int, unit: str, space: str) -> None:
 
 
 @given(st.integers(1, 2**60))
+@example(1152)  # 1.12 KiB, which is 1146.88 bytes
+@example(1000 * 1024 - 1)  # not 1e+03 KiB
 def test_what_is_shown_reads_back_to_three_digits(size: int) -> None:
     assert in_bytes(shown(size)) == pytest.approx(size, rel=0.005)
 

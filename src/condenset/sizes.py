@@ -17,7 +17,7 @@ def in_bytes(size: int | str) -> int:
     if found:
         number, prefix, unit = found[1], (found[2] or "").lower(), (found[3] or "").lower()
         base = 1000 if unit == "b" else 1024
-        size = int(Fraction(number) * base ** POWERS[prefix])
+        size = round(Fraction(number) * base ** POWERS[prefix])
     if not isinstance(size, int) or isinstance(size, bool) or size < 1:
         raise UserError(f"memory must be a size such as 4GiB, 4GB, 512M or a number of bytes, but got {size!r}")
     return size
@@ -28,5 +28,6 @@ def shown(size: int) -> str:
     for prefix in ("T", "G", "M", "K"):
         unit: int = 1024 ** POWERS[prefix.lower()]
         if size >= unit:
-            return f"{size / unit:.3g} {prefix}iB" if size < 1000 * unit else f"{size // unit} {prefix}iB"
+            number = size / unit
+            return f"{number:.3g} {prefix}iB" if number < 999.5 else f"{number:.0f} {prefix}iB"  # never 1e+03
     return f"{size} B"
