@@ -137,6 +137,15 @@ def test_methods_networks_and_recipes_can_be_cut(splits: Splits, tmp_path: Path)
     assert (recipe["iterations"], recipe["momentum"], recipe["batch"]) == (1, 0.1, 8)
 
 
+def test_what_was_scored_otherwise_is_scored_again(splits: Splits, tmp_path: Path) -> None:
+    about = {"dataset": "tiny", "scale": "tiny"}
+    for nets in (1, 2):
+        wishes = Settings(experiment="sizes", **about, methods=("random",), nets=nets).wishes
+        outcome = perform("sizes", splits, tiny_run(tmp_path), tmp_path, **about, wishes=wishes)
+        assert {len(record["accuracies"]) for record in outcome.records} == {nets}
+        assert all(record["settings"]["protocol"]["nets"] == nets for record in outcome.records)
+
+
 @pytest.mark.parametrize(
     ("fields", "text"),
     [

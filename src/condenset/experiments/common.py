@@ -16,6 +16,7 @@ from condenset import plans
 from condenset.errors import UserError
 from condenset.evaluation import score
 from condenset.files import write_file
+from condenset.methods.matching import can_be_one
 from condenset.recipes import RECIPES, Protocol, Recipe, make_protocol, make_recipe
 from condenset.runs import Run, writable
 from condenset.types import CondensedSet, ImageData, Splits
@@ -131,15 +132,16 @@ class Lab:
         finally:
             self.run.seed = before
 
-    def remembered(self, name: str, compute: Callable[[Run], Record]) -> Record:
-        """What `compute` gives, a JSON record; done once, and read from then on."""
-        path = self.folder / "parts" / name / "record.json"
-        if path.exists():
-            return read_record(path)
+    def remembered(self, name: str, compute: Callable[[Run], Record], **settings: Any) -> Record:
+        """What `compute` gives under these settings, a JSON record; done once, and read from then on."""
+        path, settings = self.folder / "parts" / name / "record.json", json.loads(json.dumps(settings))
+        if path.exists() and (known := read_record(path)).get("settings") == settings:
+            return known
         with self.part(name) as run:
             began = time.monotonic()
             record = compute(run)
             record.setdefault("seconds", round(time.monotonic() - began, 3))
+            record["settings"] = settings
         with writable(path):
             write_file(path, json.dumps(record, indent=1).encode() + b"\n")
         return read_record(path)
@@ -174,14 +176,22 @@ class Lab:
     ) -> CondensedSet:
         """The set that a method makes, kept in the part's folder; `data` is the training set unless given.
 
-        snapshots: iterations after which the set is kept as it stands, too; `snapshot` reads it. others: the sets of
-        other parts, which can be learned at once with it (`methods.matching.can_be_one`).
+        snapshots: iterations after which the set is kept as it stands, too; `snapshot` reads it. others: recipes of
+        other parts, whose sets are made at once with it.
         """
         data = data or self.splits.train
         with self.part(name) as run:
             run.snapshots = frozenset(snapshots)
             beside = {self._set_path(each): wanted for each, wanted in others.items()}
             return made_set(self._set_path(name), method, recipe, data, run, beside)
+
+    def condensed_sizes(self, method: str, recipes: Mapping[str, Recipe]) -> dict[str, CondensedSet]:
+        """The sets of several parts, by their names; those that can be are learned at once."""
+
+        def others(name: str) -> dict[str, Recipe]:
+            return {k: each for k, each in recipes.items() if k != name and can_be_one(recipes[name], each)}
+
+        return {name: self.condensed(name, method, each, others=others(name)) for name, each in recipes.items()}
 
     def _set_path(self, name: str) -> Path:
         return self.folder / "parts" / name / "condensed.safetensors"
@@ -206,7 +216,7 @@ class Lab:
                 "seconds": round(scores.seconds, 3),
             }
 
-        return self.remembered(name, compute)
+        return self.remembered(name, compute, protocol=dataclasses.asdict(protocol))
 
     def made_and_scored(
         self,
@@ -214,14 +224,13 @@ class Lab:
         method: str,
         ipc: int,
         protocol: Protocol | None = None,
-        others: Mapping[str, Recipe] = MappingProxyType({}),
         **fields: Any,
     ) -> Record:
-        """Condense and score: a record with what both took. `whole` scores the dataset itself; others: `condensed`."""
+        """Condense and score: a record with what both took. `whole` scores the dataset itself."""
         if method == plans.WHOLE:
             record = self.scored(name, self.splits.train, protocol or self.protocol(whole=True))
             return {"method": method, "ipc": None, "condense_seconds": 0.0, **record}
-        small = self.condensed(name, method, self.recipe(method, ipc, **fields), others=others)
+        small = self.condensed(name, method, self.recipe(method, ipc, **fields))
         record = self.scored(name, small, protocol or self.protocol())
         return {"method": method, "ipc": ipc, **seconds_of(small.provenance), **record}
 

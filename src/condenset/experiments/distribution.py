@@ -35,7 +35,7 @@ def distribution(lab: Lab) -> Outcome:
     ipc = lab.at(tiny=2, small=50, paper=50)
     sets = {method: lab.condensed(f"{method}-{ipc}", method, lab.recipe(method, ipc)) for method in lab.methods}
     path = lab.folder / "parts" / "map" / "coordinates.safetensors"
-    found = lab.remembered("map", lambda run: _map(lab, sets, path, run))
+    found = lab.remembered("map", lambda run: _map(lab, sets, path, run), methods=lab.methods)
     records = [{"method": method, "ipc": ipc, **found[method]} for method in lab.methods]
     rows: list[tuple[str, ...]] = []
     for record in records:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from condenset.report.charts import new_panels, save_chart
 from condenset.report.grid import draw_grid
 from condenset.runs import Run
 from condenset.types import CondensedSet
+from condenset.workflow import seconds_of
 
 RANDOM = "random"
 SHOWN_IPC = 10  # that the appendix shows images of, if it is made
@@ -23,23 +25,20 @@ def networks(lab: Lab) -> Outcome:
     pool = _pool(lab, spec)
     groups = [RANDOM, *(name for name in (*group_names(EDGES), "all") if pool.group(name))]
     sets: dict[tuple[str, int], CondensedSet] = {}
-    records: list[Record] = []
-    for ipc in ipcs:
-        for group in groups:
-            drawn = {"pool": str(pool.folder), "group": group}
-            fields: dict[str, Any] = {"pool": "", "group": "all"} if group == RANDOM else drawn
-            name = f"dm-{ipc}-{group}"
-            sets[group, ipc] = small = lab.condensed(name, "dm", lab.recipe("dm", ipc, **fields))
+    by: dict[tuple[str, int], Record] = {}
+    for group in groups:
+        drawn = {"pool": str(pool.folder), "group": group}
+        fields: dict[str, Any] = {"pool": "", "group": "all"} if group == RANDOM else drawn
+        made = lab.condensed_sizes("dm", {f"dm-{ipc}-{group}": lab.recipe("dm", ipc, **fields) for ipc in ipcs})
+        for ipc, (name, small) in zip(ipcs, made.items(), strict=True):
             states = None if group == RANDOM else len(pool.group(group))
-            record = {"method": "dm", "ipc": ipc, "group": group, "states": states}
-            record["condense_seconds"] = small.provenance["seconds"]
-            records.append({**record, **lab.scored(name, small, lab.protocol())})
-    by = {(record["group"], record["ipc"]): record for record in records}
+            record = {"method": "dm", "ipc": ipc, "group": group, "states": states, **seconds_of(small.provenance)}
+            sets[group, ipc], by[group, ipc] = small, {**record, **lab.scored(name, small, lab.protocol())}
     rows = [(str(ipc), *(percent(by[group, ipc]) for group in groups)) for ipc in ipcs]
     shown = SHOWN_IPC if SHOWN_IPC in ipcs else ipcs[-1]
     pictured = {_title(group): sets[group, shown] for group in groups}
     return Outcome(
-        records=records,
+        records=[by[group, ipc] for ipc in ipcs for group in groups],
         table=Table(("images a class", *map(_title, groups)), rows),
         draw=lambda path: _draw(pictured, path),
     )
@@ -56,7 +55,7 @@ def _pool(lab: Lab, spec: str) -> Pool:
         pool = fill_pool(data, folder, num, protocol, EDGES, run)
         return {"networks": pool.num_networks, "states": pool.group_sizes()}
 
-    lab.remembered("pool", compute)
+    lab.remembered("pool", compute, num=num, protocol=dataclasses.asdict(protocol))
     return Pool.load(folder)
 
 

@@ -9,7 +9,6 @@ from condenset import networks
 from condenset.errors import check
 from condenset.experiments.common import Lab, Outcome, Record, Table, percent
 from condenset.methods.common import images_per_class
-from condenset.methods.matching import can_be_one
 from condenset.report.charts import new_chart, save_chart
 
 COMPARED = ("random", "herding", "forgetting", "dd", "ld", "dc", "dsa", "dm")
@@ -20,11 +19,9 @@ def sota(lab: Lab) -> Outcome:
     """Accuracy by method and images a class, with the whole dataset's as the bound (Table 1)."""
     ipcs = lab.at(tiny=(1, 2), small=(1, 10), paper=(1, 10, 50))
     pairs = [(method, ipc) for ipc in ipcs for method in lab.methods if not (method == "dd" and ipc >= 50)]
-    found = {}
-    for place, (method, ipc) in enumerate(pairs):
-        later = {f"{m}-{i}": lab.recipe(m, i) for m, i in pairs[place + 1 :]}
-        others = {name: each for name, each in later.items() if can_be_one(lab.recipe(method, ipc), each)}
-        found[method, ipc] = lab.made_and_scored(f"{method}-{ipc}", method, ipc, others=others)
+    for method in lab.methods:
+        lab.condensed_sizes(method, {f"{m}-{ipc}": lab.recipe(m, ipc) for m, ipc in pairs if m == method})
+    found = {pair: lab.made_and_scored(f"{pair[0]}-{pair[1]}", *pair) for pair in pairs}
     whole = lab.made_and_scored(WHOLE, WHOLE, 0)
     rows = []
     for ipc in ipcs:
