@@ -213,8 +213,7 @@ def check_plan(plan: Plan, data: ImageData) -> None:
         if job.recipe:
             images_per_class(data, job.recipe)
         if isinstance(job.recipe, DistributionRecipe) and plan.memory is not None:
-            at_once = [r for each in (job, *plan.later_sizes(job)) if isinstance(r := each.recipe, DistributionRecipe)]
-            check_memory(data, at_once, Place.best(plan.device, plan.precision), plan.memory)
+            check_memory(data, [job.recipe], Place.best(plan.device, plan.precision), plan.memory)
 
 
 def to_toml(plan: Plan) -> str:

@@ -12,9 +12,10 @@ from typing import Any
 from condenset.errors import UserError, check
 from condenset.evaluation import protocol_for, score
 from condenset.files import write_file
-from condenset.methods import METHODS, OF_SIZES
+from condenset.methods import METHODS
+from condenset.methods.matching import dm_sizes, fitting
 from condenset.plans import WHOLE, Job, Plan, from_toml
-from condenset.recipes import CoresetRecipe, Recipe
+from condenset.recipes import CoresetRecipe, MatchingRecipe, Recipe
 from condenset.report.charts import save_comparison
 from condenset.report.grid import save_grid
 from condenset.runs import Run, is_run, writable
@@ -67,18 +68,22 @@ def made_set(
 ) -> CondensedSet:
     """The set that a method makes: read if it is at `path` already, else made, and saved there.
 
-    others: sets of other sizes, that are made with it and saved as well, where there is none yet.
+    others: sets of other sizes, as many of which as fit the memory are made with it and saved as well, where there is
+    none yet; only `dm` has such (`matching.can_be_one`).
     """
     if path and (known := _known_set(path, recipe, data, run)):
         return known
+    sizes = [each for each in (recipe, *others.values()) if isinstance(each, MatchingRecipe)]
+    sizes = sizes[: fitting(data, sizes, run)] if others else []
+    others = dict(zip(others, sizes[1:], strict=False))
     for place, each in others.items():
         _known_set(place, each, data, run)  # somebody else's is refused before hours are spent
     fields = {"method": method, "fingerprint": data.fingerprint, **dataclasses.asdict(recipe)}
-    sizes = [{k: v for k, v in dataclasses.asdict(each).items() if v != fields[k]} for each in others.values()]
-    run.recipe = fields | ({"other sizes": sizes} if sizes else {})
+    differ = [{k: v for k, v in dataclasses.asdict(each).items() if v != fields[k]} for each in others.values()]
+    run.recipe = fields | ({"other sizes": differ} if differ else {})
     run.seconds_before = 0.0
     if others:
-        small, *rest = OF_SIZES[method](data, [recipe, *others.values()], run)
+        small, *rest = dm_sizes(data, sizes, run)
     else:
         small, rest = METHODS[method](data, recipe, run), []
     for place, made in zip(others, rest, strict=True):

@@ -58,7 +58,7 @@ def test_it_leaves_its_files_and_does_nothing_twice(
 
     monkeypatch.setattr(common, "score", never)
     monkeypatch.setattr(workflow, "METHODS", dict.fromkeys(workflow.METHODS, never))
-    monkeypatch.setattr(workflow, "OF_SIZES", dict.fromkeys(workflow.OF_SIZES, never))
+    monkeypatch.setattr(workflow, "dm_sizes", never)
     monkeypatch.setattr("condenset.train.Trainer.training", never)
     go(name, splits, tmp_path)
     assert json.loads((tmp_path / "results.json").read_text()) == results

@@ -79,6 +79,13 @@ def classes_together(need: Need, place: Place, memory: int | None = None) -> int
     return max(1, free // need.a_class)
 
 
+def bound(place: Place, memory: int | None) -> int | None:
+    """Bytes that a run may take: those given, else most of a GPU's; None: nobody says."""
+    if memory is not None or place.device.type != "cuda":
+        return memory
+    return int(SHARE_OF_FREE * torch.cuda.mem_get_info(place.device)[1])
+
+
 def parts(num: int, most: int) -> list[slice]:
     """Cut `num` classes into as few parts of at most `most` as there can be, and these as even as can be."""
     size = -(-num // -(-num // most))

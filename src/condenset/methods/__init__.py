@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from condenset.engine import Place
 from condenset.methods.coreset import forgetting, herding, kcenter, random
 from condenset.methods.gradient import dc, dsa
 from condenset.methods.labels import ld
-from condenset.methods.matching import dm, dm_sizes
+from condenset.methods.matching import dm
 from condenset.methods.pixels import mmd
 from condenset.methods.unrolled import dd
 from condenset.progress import Shown
@@ -30,8 +30,6 @@ METHODS: dict[str, Callable[[ImageData, Any, Run], CondensedSet]] = {
     "dsa": dsa,
     "dm": dm,
 }
-# Methods that learn sets of several sizes for little more than one, where recipes differ in nothing else.
-OF_SIZES: dict[str, Callable[[ImageData, Sequence[Any], Run], list[CondensedSet]]] = {"dm": dm_sizes}
 
 
 def condense(

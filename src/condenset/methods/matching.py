@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from condenset import augment, draws, networks
 from condenset.data.store import ClassStore
-from condenset.engine.memory import Need, classes_together, images_together, need, parts
+from condenset.engine.memory import Need, bound, classes_together, images_together, need, parts
 from condenset.engine.place import Place
 from condenset.engine.step import accelerate, by_hand, forward_of
 from condenset.errors import UserError
@@ -72,6 +72,14 @@ def can_be_one(recipe: Recipe | None, other: Recipe | None) -> bool:
     return dataclasses.replace(other, ipc=recipe.ipc, lr=recipe.lr, allow_fewer=recipe.allow_fewer) == recipe
 
 
+def fitting(data: ImageData, recipes: Sequence[MatchingRecipe], run: Run) -> int:
+    """How many of the recipes, the first so many but one at least, can be learned at once in the memory there is."""
+    network, most = embedding(recipes[0].network, data), bound(run.place, run.memory)
+    least = data.num_classes if networks.uses_batch_norm(network) else 1
+    needs = (_need(network, data, recipes[:num], run.place) for num in range(2, len(recipes) + 1))
+    return 1 + sum(most is None or each.of(least) <= most for each in needs)
+
+
 def check_memory(data: ImageData, recipes: Recipes, place: Place, memory: int | None, pool: int = 0) -> None:
     """Refuse a bound that cannot be kept by smaller chunks: with batch norm all classes pass together."""
     assert isinstance(recipes[0], MatchingRecipe)
@@ -80,10 +88,9 @@ def check_memory(data: ImageData, recipes: Recipes, place: Place, memory: int | 
         return
     least = _need(network, data, recipes, place, pool=pool).of(data.num_classes)
     if least > memory:
-        less = "; one --ipc at a time takes less" if len(recipes) > 1 else ""
         raise UserError(
             f"batch norm needs all {data.num_classes} classes in one pass, which takes about {shown(least)}, "
-            f"but got memory of {shown(memory)}{less}"
+            f"but got memory of {shown(memory)}"
         )
 
 
