@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import condenset as cs
-from condenset import draws
+from condenset import draws, ranking
 from condenset.engine import Place
 from condenset.ranking import search
 from condenset.recipes import Protocol
@@ -224,13 +224,47 @@ def test_after_a_stop_only_the_rest_is_trained(
     assert trained == [GOOD]  # under other settings nothing is taken over
 
 
+def test_side_by_side_they_come_out_as_one_by_one(
+    parts: tuple[cs.ImageData, cs.ImageData], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train, validation = parts
+    architectures, protocol = [GOOD, BAD, "mlp(width=8)", "convnet(depth=9)"], Protocol(nets=2, epochs=2, batch=16)
+    alone = search(architectures, train, validation, protocol, Run(place=CPU), also={"test": train})
+    groups: list[int] = []
+    monkeypatch.setattr(ranking, "_groups", lambda names, *_: iter([names[:3], names[3:]]))
+    together = ranking.side_by_side
+    monkeypatch.setattr(ranking, "side_by_side", lambda t, *more: groups.append(len(t)) or together(t, *more))
+    beside = search(architectures, train, validation, protocol, Run(place=CPU), also={"test": train})
+    assert groups == [3, 3]
+    assert [(row.name, row.accuracy, row.also) for row in beside.rows[:3]] == [
+        (row.name, row.accuracy, row.also) for row in alone.rows[:3]
+    ]
+    assert beside.rows[3].reason == alone.rows[3].reason
+
+
+def test_a_group_with_one_that_fails_is_done_one_by_one(
+    parts: tuple[cs.ImageData, cs.ImageData], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranking, "_groups", lambda names, *_: iter([names]))
+    found = cs.rank([GOOD, "convnet(depth=9)", BAD], *parts, **FAST)
+    assert [bool(row.reason) for row in found.rows] == [False, False, True]
+
+
+def test_groups_are_of_specs_and_on_a_gpu_alone() -> None:
+    names = ["a", "b", "c", "d", "e", "f", "g", "h"]
+    named = {name: linear if name == "g" else GOOD for name in names}
+    gpu = Place(torch.device("cuda"), torch.bfloat16)
+    assert list(ranking._groups(names, named, gpu)) == [["a", "b", "c", "d", "e"], ["f"], ["g"], ["h"]]
+    assert list(ranking._groups(names, named, CPU)) == [[name] for name in names]
+
+
 def test_a_folder_keeps_what_is_done(
     parts: tuple[cs.ImageData, cs.ImageData], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ranking = cs.rank([GOOD, linear], *parts, folder=tmp_path / "a", **FAST)
-    assert json.loads((tmp_path / "a/ranking.json").read_text()) == json.loads(ranking.to_json())
+    found = cs.rank([GOOD, linear], *parts, folder=tmp_path / "a", **FAST)
+    assert json.loads((tmp_path / "a/ranking.json").read_text()) == json.loads(found.to_json())
     monkeypatch.setattr(Trainer, "train", None)
-    assert cs.rank([GOOD, linear], *parts, folder=tmp_path / "a", **FAST) == ranking
+    assert cs.rank([GOOD, linear], *parts, folder=tmp_path / "a", **FAST) == found
 
 
 def test_other_images_are_measured_but_decide_nothing(parts: tuple[cs.ImageData, cs.ImageData]) -> None:

@@ -26,7 +26,7 @@ from condenset.files import write_file
 from condenset.progress import Shown
 from condenset.recipes import Protocol, make_protocol
 from condenset.runs import Interrupted, Run
-from condenset.train import Trainer, TrainingSet
+from condenset.train import TOGETHER, Trainer, TrainingSet, side_by_side
 from condenset.types import CondensedSet, ImageData, Splits
 
 Builder = Callable[[int, int, int], nn.Module]  # (channels, side of the images, classes) -> network
@@ -139,11 +139,11 @@ def search(
     run.progress.start(text or "ranking architectures", len(named), len(rows))
     run.listening = True
     try:
-        for name, architecture in named.items():
-            if name not in rows:
-                report = _reporter(run, [row.accuracy for row in rows.values() if not row.reason], len(rows))
-                rows[name] = _try_out(name, architecture, train_set, seen, protocol, run, report)
-                run.event("architecture", **rows[name].record(), settings=settings)
+        for group in _groups([name for name in named if name not in rows], named, run.place):
+            report = _reporter(run, [row.accuracy for row in rows.values() if not row.reason], len(rows))
+            for row in _try_out_group({name: named[name] for name in group}, train_set, seen, protocol, run, report):
+                rows[row.name] = row
+                run.event("architecture", **row.record(), settings=settings)
                 run.progress.update(len(rows))
     finally:
         run.listening = False
@@ -151,6 +151,73 @@ def search(
     ordered = sorted((rows[name] for name in named), key=lambda row: math.inf if row.reason else -row.accuracy)
     about = {key: value for key, value in dataclasses.asdict(protocol).items() if key != "network"}
     return Ranking(rows=tuple(ordered), protocol=about | {"seed": run.seed, "precision": run.place.precision})
+
+
+def _groups(names: Sequence[str], named: Mapping[str, str | Builder], place: Place) -> Iterator[list[str]]:
+    """Architectures that train side by side: on a GPU some of ours, whose steps leave part of it idle; others alone."""
+    most, group = TOGETHER if place.device.type == "cuda" else 1, list[str]()
+    for name in names:
+        if group and not isinstance(named[name], str):
+            yield group
+            group = []
+        group.append(name)
+        if len(group) == most or not isinstance(named[name], str):
+            yield group
+            group = []
+    if group:
+        yield group
+
+
+def _try_out_group(
+    group: Mapping[str, str | Builder],
+    train_set: TrainingSet,
+    seen: Mapping[str, TrainingSet],
+    protocol: Protocol,
+    run: Run,
+    after_pass: Callable[[int], None],
+) -> Iterator[Ranked]:
+    """Train the networks of architectures side by side, or, where one of them cannot be trained, one by one."""
+    began, specs = time.monotonic(), [each for each in group.values() if isinstance(each, str)]
+    if len(specs) == len(group) > 1:
+        with contextlib.suppress(UserError, torch.OutOfMemoryError):  # whose reason comes when each is tried alone
+            found = _side_by_side(specs, train_set, seen, protocol, run, after_pass)
+            seconds = round((time.monotonic() - began) / len(group), 3)
+            for name, means in zip(group, found, strict=True):
+                yield Ranked(name=name, accuracy=means.pop(""), also=means, seconds=seconds)
+            return
+    for name, architecture in group.items():
+        yield _try_out(name, architecture, train_set, seen, protocol, run, after_pass)
+
+
+def _side_by_side(
+    specs: Sequence[str],
+    train_set: TrainingSet,
+    seen: Mapping[str, TrainingSet],
+    protocol: Protocol,
+    run: Run,
+    after_pass: Callable[[int], None],
+) -> list[dict[str, float]]:
+    """By architecture, the mean accuracies on what is looked at."""
+    with contextlib.ExitStack() as stack:
+        each = [stack.enter_context(contextlib.closing(_trainers(s, train_set, protocol, run))) for s in specs]
+        found: list[list[dict[str, float]]] = [[] for _ in specs]
+        for net, trainers in enumerate(zip(*each, strict=True)):
+            for number in side_by_side(trainers, run.seed, [("rank", net)] * len(specs)):
+                after_pass(number)
+            for own, trainer in zip(found, trainers, strict=True):
+                own.append(_looked(trainer, seen))
+    return [_means(own) for own in found]
+
+
+def _looked(trainer: Trainer, seen: Mapping[str, TrainingSet]) -> dict[str, float]:
+    """The trained network's accuracies."""
+    if not bool(trainer.weights.isfinite().all()):
+        raise UserError("it diverged: its weights are no longer numbers")
+    return {key: trainer.accuracy(images) for key, images in seen.items()}
+
+
+def _means(accuracies: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    return {key: sum(each[key] for each in accuracies) / len(accuracies) for key in accuracies[0]}
 
 
 def _try_out(
@@ -171,13 +238,11 @@ def _try_out(
         with contextlib.closing(_trainers(architecture, train_set, protocol, run)) as trainers:
             for net, trainer in enumerate(trainers):
                 trainer.train(run.seed, "rank", net, after_pass=after_pass)
-                if not bool(trainer.weights.isfinite().all()):
-                    raise UserError("it diverged: its weights are no longer numbers")
-                accuracies.append({key: trainer.accuracy(images) for key, images in seen.items()})
+                accuracies.append(_looked(trainer, seen))
     except expected as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         return Ranked(name=name, reason=reason, seconds=round(time.monotonic() - began, 3))
-    means = {key: sum(each[key] for each in accuracies) / len(accuracies) for key in seen}
+    means = _means(accuracies)
     return Ranked(name=name, accuracy=means.pop(""), also=means, seconds=round(time.monotonic() - began, 3))
 
 
