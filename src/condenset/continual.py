@@ -25,7 +25,7 @@ from condenset.methods import METHODS
 from condenset.methods.common import images_per_class
 from condenset.progress import Shown
 from condenset.recipes import Recipe, make_protocol, make_recipe
-from condenset.runs import Run
+from condenset.runs import Run, reported
 from condenset.sizes import in_bytes
 from condenset.train import Trainer, TrainingSet
 from condenset.types import CondensedSet, ImageData, of_classes
@@ -173,7 +173,9 @@ class Memory:
         chosen = {"network": learned, **fields} if learned else fields
         protocol = make_protocol(name=form.name, size=form.shape[-1], **chosen)
         trainer = Trainer(protocol.network, TrainingSet.of(small, self.place.device), protocol, self.place)
-        trainer.train(self.seed if seed is None else seed, "evaluate", 0)
+        run = Run(place=self.place, progress=Shown())
+        with reported(run, "training a network", trainer.passes) as report:
+            trainer.train(self.seed if seed is None else seed, "evaluate", 0, after_pass=report)
         if not math.isfinite(trainer.weights.sum()):
             raise UserError("the network is no longer numbers: a smaller lr may help")
         return Classifier(trainer.result(), self.class_names, form.mean, form.std)
