@@ -157,19 +157,16 @@ def test_what_was_scored_otherwise_is_scored_again(splits: Splits, tmp_path: Pat
         ({"set": ("steps=3",)}, "an option of"),
         ({"nets": 0}, "nets must be 1 or more"),
         ({"whole_epochs": -1}, "epochs must be 0 or more"),
+        ({"experiment": "networks", "set": ("dm.pool=a",)}, "nothing to choose by --set pool"),
+        ({"experiment": "architectures", "set": ("network=mlp",)}, "nothing to choose by --set network"),
+        ({"experiment": "distribution", "nets": 3}, "nothing to choose by --nets"),
+        ({"experiment": "batchnorm", "whole_epochs": 3}, "nothing to choose by --whole-epochs"),
         ({"methods": "dm"}, "methods must be a list"),
     ],
 )
 def test_what_cannot_be_asked_of_an_experiment(fields: dict[str, object], text: str) -> None:
     with pytest.raises(UserError, match=text):
         _ = Settings(**{"experiment": "sizes", "dataset": "a", "scale": "tiny", **fields}).wishes  # type: ignore[arg-type]
-
-
-def test_random_networks_stay_random_whatever_pool_is_given(splits: Splits, tmp_path: Path) -> None:
-    asked = Settings(experiment="networks", dataset="tiny", scale="tiny", set=(f"dm.pool={tmp_path}/none",)).wishes
-    perform("networks", splits, tiny_run(tmp_path), tmp_path, dataset="tiny", scale="tiny", wishes=asked)
-    about = CondensedSet.load(tmp_path / "parts" / "dm-1-random" / "condensed.safetensors").provenance
-    assert about["recipe"]["pool"] == "" and "pool" not in about
 
 
 def test_batch_norm_needs_a_norm_to_take_the_place_of(splits: Splits, tmp_path: Path) -> None:

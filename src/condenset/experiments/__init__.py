@@ -23,21 +23,26 @@ from condenset.workflow import write_results
 __all__ = ["EXPERIMENTS", "SCALES", "Experiment", "Lab", "Outcome", "find", "perform", "wishes_for"]
 
 EXPERIMENTS: dict[str, Experiment] = {
-    "sota": Experiment(title="methods by images a class (Table 1)", perform=sota, methods=COMPARED),
+    "sota": Experiment(title="methods by images a class (Table 1)", perform=sota, methods=COMPARED, whole=True),
     "batchnorm": Experiment(title="instance against batch norm (Table 2)", perform=batchnorm, methods=("dsa", "dm")),
     "architectures": Experiment(
         title="condensed on one architecture, tested on another (Table 3)",
         perform=architectures,
         methods=("dsa", "dm"),
+        fixed=("network",),
     ),
     "networks": Experiment(
         title="matching with networks trained to some accuracy (Table 4, figure)",
         perform=networks,
         methods=("dm",),
         only=("dm",),
+        fixed=("pool", "group"),
     ),
     "sizes": Experiment(
-        title="100 to 1250 images a class against random ones (figure)", perform=sizes, methods=("random", "dm")
+        title="100 to 1250 images a class against random ones (figure)",
+        perform=sizes,
+        methods=("random", "dm"),
+        whole=True,
     ),
     "cost": Experiment(
         title="accuracy against seconds while condensing (figure)",
@@ -55,12 +60,14 @@ EXPERIMENTS: dict[str, Experiment] = {
         title="search among 720 ConvNets by proxy sets (Table 5, scatter plot)",
         perform=search_architectures,
         methods=("random", "dsa", "dm"),
+        whole=True,
     ),
     "distribution": Experiment(
         title="where synthetic images lie among real ones (figure)",
         perform=distribution,
         methods=("dc", "dsa", "dm"),
         only=tuple(name for name in RECIPES if name != "ld"),  # whose soft labels are of no one class
+        scored=False,
     ),
     "generative": Experiment(title="generative models (appendix)", perform=None),
 }
@@ -80,7 +87,14 @@ def wishes_for(experiment: Experiment, **fields: Any) -> Wishes:
     methods = tuple(dict.fromkeys(fields.pop("methods", ()))) or experiment.methods
     for method in methods:
         check_choice("a method of this experiment", method, experiment.only or RECIPES)
-    return Wishes(methods=methods, **fields)
+    wishes = Wishes(methods=methods, **fields)
+    chosen = [*wishes.recipe, *(key for each in wishes.by_method.values() for key in each)]
+    useless = [f"--set {key}" for key in chosen if key in experiment.fixed]
+    useless += [f"--{key}" for key in wishes.protocol if not experiment.scored]
+    useless += ["--whole-epochs"] if wishes.whole_epochs is not None and not experiment.whole else []
+    if useless:
+        raise UserError(f"this experiment leaves nothing to choose by {', '.join(useless)}")
+    return wishes
 
 
 def perform(

@@ -80,6 +80,9 @@ class Experiment:
     perform: Callable[[Lab], Outcome] | None  # None: not there yet
     methods: tuple[str, ...] = ()  # that it compares, unless told otherwise
     only: tuple[str, ...] = ()  # that it can compare; none: any
+    fixed: tuple[str, ...] = ()  # fields of their recipes that are the experiment's own to choose
+    scored: bool = True  # networks are trained on the sets
+    whole: bool = False  # and on the whole dataset
     dataset: str = "cifar10"  # what the paper ran it on
 
 

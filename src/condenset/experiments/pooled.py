@@ -27,8 +27,7 @@ def networks(lab: Lab) -> Outcome:
     sets: dict[tuple[str, int], CondensedSet] = {}
     by: dict[tuple[str, int], Record] = {}
     for group in groups:
-        drawn = {"pool": str(pool.folder), "group": group}
-        fields: dict[str, Any] = {"pool": "", "group": "all"} if group == RANDOM else drawn
+        fields: dict[str, Any] = {} if group == RANDOM else {"pool": str(pool.folder), "group": group}
         made = lab.condensed_sizes("dm", {f"dm-{ipc}-{group}": lab.recipe("dm", ipc, **fields) for ipc in ipcs})
         for ipc, (name, small) in zip(ipcs, made.items(), strict=True):
             states = None if group == RANDOM else len(pool.group(group))
