@@ -44,6 +44,7 @@ def paper_command(
     nets: Nets = None,
     epochs: Epochs = None,
     whole_epochs: WholeEpochs = None,
+    sets: Annotated[int | None, typer.Option(help="Sets of seeds of their own (default: 5 at paper, else 1).")] = None,
     seed: Seed = None,
     device: Device = None,
     precision: Precision = None,
@@ -84,6 +85,7 @@ def paper_command(
         nets=nets,
         epochs=epochs,
         whole_epochs=whole_epochs,
+        sets=sets,
     )
     _ = Settings(experiment=name, dataset=chosen, scale=scale, **asked).wishes  # refused before the data are read
     splits = load(chosen, folder_of_data, size)
@@ -136,7 +138,7 @@ def _perform(settings: Settings, folder: Path, as_json: bool) -> None:
     print(f"{what}, on {place.hardware}, {place.precision}; all goes to {folder}", file=sys.stderr)
     with watched(run, f"; go on with: condenset resume {shlex.quote(str(folder))}"):
         about = {"dataset": settings.dataset, "scale": settings.scale}
-        outcome = perform(settings.experiment, splits, run, folder, **about, wishes=settings.wishes)
+        outcome = perform(settings.experiment, splits, run, folder, **about, wishes=settings.wishes, sets=settings.sets)
     if as_json:
         print((folder / "results.json").read_text(encoding="utf-8"), end="")
         return

@@ -137,6 +137,25 @@ def test_methods_networks_and_recipes_can_be_cut(splits: Splits, tmp_path: Path)
     assert (recipe["iterations"], recipe["momentum"], recipe["batch"]) == (1, 0.1, 8)
 
 
+@pytest.mark.parametrize("name", [name for name in AVAILABLE if EXPERIMENTS[name].repeated])
+def test_several_sets_have_seeds_of_their_own(name: str, splits: Splits, tmp_path: Path) -> None:
+    run, methods = tiny_run(tmp_path), ("dm",)
+    about = {"dataset": "tiny", "scale": "tiny"}
+    wishes = Settings(experiment=name, **about, methods=methods, nets=1).wishes
+    outcome = perform(name, splits, run, tmp_path, **about, wishes=wishes, sets=2)
+    made = [record for record in outcome.records if record["method"] == "dm"]
+    assert {(record["sets"], len(record["accuracies"])) for record in made} == {(2, 2)}
+    assert run.seed == 1
+    pairs = [path for path in (tmp_path / "parts").iterdir() if (path.with_name(path.name + "-set2")).exists()]
+    sets = [path for path in pairs if (path / "condensed.safetensors").exists()]
+    assert sets
+    for path in sets:
+        folders = (path, path.with_name(path.name + "-set2"))
+        first, second = (CondensedSet.load(folder / "condensed.safetensors") for folder in folders)
+        assert (first.provenance["seed"], second.provenance["seed"]) == (1, 2)
+        assert not first.images.equal(second.images)
+
+
 def test_what_was_scored_otherwise_is_scored_again(splits: Splits, tmp_path: Path) -> None:
     about = {"dataset": "tiny", "scale": "tiny"}
     for nets in (1, 2):
@@ -157,6 +176,8 @@ def test_what_was_scored_otherwise_is_scored_again(splits: Splits, tmp_path: Pat
         ({"set": ("steps=3",)}, "an option of"),
         ({"nets": 0}, "nets must be 1 or more"),
         ({"whole_epochs": -1}, "epochs must be 0 or more"),
+        ({"sets": 0}, "sets must be 1 or more"),
+        ({"experiment": "nas", "sets": 2}, "takes no number of sets"),
         ({"experiment": "networks", "set": ("dm.pool=a",)}, "nothing to choose by --set pool"),
         ({"experiment": "architectures", "set": ("network=mlp",)}, "nothing to choose by --set network"),
         ({"experiment": "distribution", "nets": 3}, "nothing to choose by --nets"),

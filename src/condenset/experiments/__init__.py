@@ -23,13 +23,18 @@ from condenset.workflow import write_results
 __all__ = ["EXPERIMENTS", "SCALES", "Experiment", "Lab", "Outcome", "find", "perform", "wishes_for"]
 
 EXPERIMENTS: dict[str, Experiment] = {
-    "sota": Experiment(title="methods by images a class (Table 1)", perform=sota, methods=COMPARED, whole=True),
-    "batchnorm": Experiment(title="instance against batch norm (Table 2)", perform=batchnorm, methods=("dsa", "dm")),
+    "sota": Experiment(
+        title="methods by images a class (Table 1)", perform=sota, methods=COMPARED, whole=True, repeated=True
+    ),
+    "batchnorm": Experiment(
+        title="instance against batch norm (Table 2)", perform=batchnorm, methods=("dsa", "dm"), repeated=True
+    ),
     "architectures": Experiment(
         title="condensed on one architecture, tested on another (Table 3)",
         perform=architectures,
         methods=("dsa", "dm"),
         fixed=("network",),
+        repeated=True,
     ),
     "networks": Experiment(
         title="matching with networks trained to some accuracy (Table 4, figure)",
@@ -37,12 +42,14 @@ EXPERIMENTS: dict[str, Experiment] = {
         methods=("dm",),
         only=("dm",),
         fixed=("pool", "group"),
+        repeated=True,
     ),
     "sizes": Experiment(
         title="100 to 1250 images a class against random ones (figure)",
         perform=sizes,
         methods=("random", "dm"),
         whole=True,
+        repeated=True,
     ),
     "cost": Experiment(
         title="accuracy against seconds while condensing (figure)",
@@ -98,13 +105,21 @@ def wishes_for(experiment: Experiment, **fields: Any) -> Wishes:
 
 
 def perform(
-    name: str, splits: Splits, run: Run, folder: Path, *, dataset: str, scale: str, wishes: Wishes | None = None
+    name: str,
+    splits: Splits,
+    run: Run,
+    folder: Path,
+    *,
+    dataset: str,
+    scale: str,
+    wishes: Wishes | None = None,
+    sets: int | None = None,
 ) -> Outcome:
     """Do what is not done yet of an experiment; its results, table and figure lie in the folder afterwards."""
     experiment = find(name)
     assert experiment.perform is not None
     asked = wishes or wishes_for(experiment)
-    lab = Lab(dataset=dataset, scale=scale, wishes=asked, splits=splits, run=run, folder=folder)
+    lab = Lab(dataset=dataset, scale=scale, wishes=asked, splits=splits, run=run, folder=folder, sets=sets)
     outcome = experiment.perform(lab)
     head = {"experiment": name, "dataset": dataset, "scale": scale, "seed": run.seed}
     results = [{**head, **record} for record in outcome.records]

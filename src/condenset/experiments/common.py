@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean, pstdev
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
@@ -83,6 +84,7 @@ class Experiment:
     fixed: tuple[str, ...] = ()  # fields of their recipes that are the experiment's own to choose
     scored: bool = True  # networks are trained on the sets
     whole: bool = False  # and on the whole dataset
+    repeated: bool = False  # with several sets, each of a seed of its own
     dataset: str = "cifar10"  # what the paper ran it on
 
 
@@ -100,6 +102,7 @@ class Lab:
     splits: Splits
     run: Run
     folder: Path
+    sets: int | None = None  # that each accuracy is of; None: 5 at the scale `paper`, else 1
 
     def __post_init__(self) -> None:
         self.run.folder = self.run.root = self.folder
@@ -134,6 +137,28 @@ class Lab:
             yield
         finally:
             self.run.seed = before
+
+    def each_set(self, do: Callable[[str], T]) -> list[T]:
+        """What do(end) gives for every set, each under a seed of its own; the names of its parts end in `end`."""
+        found = []
+        for number in range(self.sets or self.at(tiny=1, small=1, paper=5)):
+            with self.seeded(self.run.seed + number):
+                found.append(do(f"-set{number + 1}" if number else ""))
+        return found
+
+    def repeated(self, do: Callable[[str], Record]) -> Record:
+        """The same as one record: the accuracies of all sets, the seconds that they took."""
+        found = self.each_set(do)
+        accuracies = [each for record in found for each in record["accuracies"]]
+        timed = [key for key in ("seconds", "condense_seconds") if key in found[0]]
+        return {
+            **found[0],
+            **{key: sum(record[key] for record in found) for key in timed},
+            "accuracies": accuracies,
+            "accuracy_mean": fmean(accuracies),
+            "accuracy_std": pstdev(accuracies),
+            "sets": len(found),
+        }
 
     def remembered(self, name: str, compute: Callable[[Run], Record], **settings: Any) -> Record:
         """What `compute` gives under these settings, a JSON record; done once, and read from then on."""
@@ -229,13 +254,17 @@ class Lab:
         protocol: Protocol | None = None,
         **fields: Any,
     ) -> Record:
-        """Condense and score: a record with what both took. `whole` scores the dataset itself."""
+        """Condense and score, all sets: a record with what both took. `whole` scores the dataset itself."""
         if method == plans.WHOLE:
             record = self.scored(name, self.splits.train, protocol or self.protocol(whole=True))
             return {"method": method, "ipc": None, "condense_seconds": 0.0, **record}
-        small = self.condensed(name, method, self.recipe(method, ipc, **fields))
-        record = self.scored(name, small, protocol or self.protocol())
-        return {"method": method, "ipc": ipc, **seconds_of(small.provenance), **record}
+
+        def produce(end: str) -> Record:
+            small = self.condensed(name + end, method, self.recipe(method, ipc, **fields))
+            record = self.scored(name + end, small, protocol or self.protocol())
+            return {"method": method, "ipc": ipc, **seconds_of(small.provenance), **record}
+
+        return self.repeated(produce)
 
 
 def read_record(path: Path) -> Record:

@@ -32,6 +32,7 @@ class Settings:
     nets: int | None = None  # this and what follows: None as the scale has it
     epochs: int | None = None
     whole_epochs: int | None = None
+    sets: int | None = None
 
     def __post_init__(self) -> None:
         check_choice("scale", self.scale, SCALES)
@@ -51,8 +52,12 @@ class Settings:
         """What is asked of the experiment beside its scale."""
         general, by_method = read_settings(self.set)
         protocol = {"nets": self.nets, "epochs": self.epochs}
+        experiment = find(self.experiment)
+        if self.sets is not None:
+            check(self.sets >= 1, "sets must be 1 or more", self.sets)
+            check(experiment.repeated, "this experiment takes no number of sets", self.sets)
         return wishes_for(
-            find(self.experiment),
+            experiment,
             methods=self.methods,
             recipe=general,
             by_method=by_method,

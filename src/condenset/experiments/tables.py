@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,8 +21,12 @@ def sota(lab: Lab) -> Outcome:
     """Accuracy by method and images a class, with the whole dataset's as the bound (Table 1)."""
     ipcs = lab.at(tiny=(1, 2), small=(1, 10), paper=(1, 10, 50))
     pairs = [(method, ipc) for ipc in ipcs for method in lab.methods if not (method == "dd" and ipc >= 50)]
-    for method in lab.methods:
-        lab.condensed_sizes(method, {f"{m}-{ipc}": lab.recipe(m, ipc) for m, ipc in pairs if m == method})
+
+    def make(end: str) -> None:
+        for method in lab.methods:
+            lab.condensed_sizes(method, {f"{m}-{ipc}{end}": lab.recipe(m, ipc) for m, ipc in pairs if m == method})
+
+    lab.each_set(make)
     found = {pair: lab.made_and_scored(f"{pair[0]}-{pair[1]}", *pair) for pair in pairs}
     whole = lab.made_and_scored(WHOLE, WHOLE, 0)
     rows = []
@@ -64,13 +70,16 @@ def architectures(lab: Lab) -> Outcome:
         learned["ResNet"] = "resnet18_ap(norm='batch')"
     pairs = [(method, "ConvNet") for method in lab.methods if method != "dm"]
     pairs += [("dm", name) for name in learned if "dm" in lab.methods]
+
+    def score(method: str, source: str, target: str, end: str) -> Record:
+        recipe = lab.recipe(method, ipc, network=networks.canonical(learned[source], size=size))
+        small = lab.condensed(f"{method}-{source}{end}", method, recipe)
+        return lab.scored(f"{method}-{source}-{target}{end}", small, lab.protocol(network=tested[target]))
+
     records: list[Record] = []
-    for method, source in pairs:
-        spec = networks.canonical(learned[source], size=size)
-        small = lab.condensed(f"{method}-{source}", method, lab.recipe(method, ipc, network=spec))
-        for target, network in tested.items():
-            record = lab.scored(f"{method}-{source}-{target}", small, lab.protocol(network=network))
-            records.append({"method": method, "ipc": ipc, "condensed_on": source, "tested_on": target, **record})
+    for (method, source), target in itertools.product(pairs, tested):
+        record = lab.repeated(functools.partial(score, method, source, target))
+        records.append({"method": method, "ipc": ipc, "condensed_on": source, "tested_on": target, **record})
     rows = []
     for method, source in pairs:
         mine = [r for r in records if (r["method"], r["condensed_on"]) == (method, source)]
