@@ -44,7 +44,9 @@ def paper_command(
     nets: Nets = None,
     epochs: Epochs = None,
     whole_epochs: WholeEpochs = None,
-    sets: Annotated[int | None, typer.Option(help="Sets of seeds of their own (default: 5 at paper, else 1).")] = None,
+    sets: Annotated[
+        int | None, typer.Option(help="Sets to make, each of a seed of its own (default: 5 at paper, else 1).")
+    ] = None,
     seed: Seed = None,
     device: Device = None,
     precision: Precision = None,
