@@ -24,13 +24,16 @@ def save_comparison(records: Sequence[Record], path: Path) -> None:
     figure, axes = new_chart()
     made = [record for record in records if record["ipc"]]
     methods, ipcs = (list(dict.fromkeys(record[key] for record in made)) for key in ("method", "ipc"))
-    for record in made:
-        seconds = max(record["condense_seconds"] or 0.0, LEAST_SECONDS)
-        accuracy, spread = 100 * record["accuracy_mean"], 100 * record["accuracy_std"]
-        color, marker = f"C{methods.index(record['method']) % 10}", MARKERS[ipcs.index(record["ipc"]) % len(MARKERS)]
-        axes.errorbar(seconds, accuracy, yerr=spread, fmt=marker, color=color, capsize=2)
-        name = record["method"] + (" (sizes at once)" if "together" in record else "")
-        axes.annotate(name, (seconds, accuracy), xytext=(6, 3), textcoords="offset points", color=color)
+    for number, method in enumerate(methods):
+        mine, color = [record for record in made if record["method"] == method], f"C{number % 10}"
+        seconds = [max(record["condense_seconds"] or 0.0, LEAST_SECONDS) for record in mine]
+        means, spreads = ([100 * record[key] for record in mine] for key in ("accuracy_mean", "accuracy_std"))
+        name = method + (" (sizes at once)" if any("together" in record for record in mine) else "")
+        axes.plot(seconds, means, "-", color=color, linewidth=0.7, alpha=0.5)
+        for record, x, y, spread in zip(mine, seconds, means, spreads, strict=True):
+            marker = MARKERS[ipcs.index(record["ipc"]) % len(MARKERS)]
+            axes.errorbar(x, y, yerr=spread, fmt=marker, color=color, capsize=2)
+        axes.plot([], [], "-", color=color, linewidth=4, label=name)
     for record in records:
         if not record["ipc"]:
             axes.axhline(100 * record["accuracy_mean"], color="gray", linestyle="--", label="whole dataset")
@@ -40,8 +43,7 @@ def save_comparison(records: Sequence[Record], path: Path) -> None:
     axes.set_xlabel("seconds of condensing")
     axes.set_ylabel("test accuracy, %")
     axes.set_title(str(records[0]["dataset"]), parse_math=False)  # a path may hold dollars
-    axes.margins(x=0.15)
-    axes.legend(loc="lower right")
+    figure.legend(loc="outside right upper")  # names beside points would hide each other
     save_chart(figure, path)
 
 
