@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable
 from typing import Any
 from unittest.mock import MagicMock
@@ -107,7 +108,8 @@ def test_methods_with_a_network(counts: list[int], norm: str) -> None:
     for method in ("dc", "dsa"):
         matching = problem(GradientMatching, method, counts, network=network)
         trainer = matching.trainer
-        watch(matching, matching.draw_network, matching.match, trainer._shuffle, lambda: trainer._step(4))  # noqa: B023
+        step = functools.partial(trainer._step, torch.arange(4, device=META))
+        watch(matching, matching.draw_network, matching.match, trainer._shuffle, step)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -121,7 +123,7 @@ def test_training_while_forgetting_is_counted() -> None:
     data = TrainingSet.of(tiny_data(EQUAL), CPU.device)
     seen = Forgetting(len(data), CPU.device)
     trainer = Trainer("convnet(width=8, depth=2)", data, Protocol(), CPU, forgetting=seen)
-    watch(trainer, trainer._shuffle, lambda: trainer._step(4))
+    watch(trainer, trainer._shuffle, lambda: trainer._step(torch.arange(4, device=META)))
 
 
 class FailedCapture:

@@ -22,6 +22,7 @@ pytest.importorskip("triton")
 from condenset.kernels import augment as augment_kernel
 from condenset.kernels import philox as philox_kernel
 from condenset.kernels import runtime
+from condenset.kernels.descent import descend
 from condenset.kernels.first_block import first_block, first_block_known
 from condenset.kernels.norm_pool import norm_relu_pool, norm_relu_pool_known
 from condenset.networks.layers import Block
@@ -239,6 +240,19 @@ def test_a_step_of_gradient_matching_by_kernels_is_the_plain_step(monkeypatch: p
     torch.testing.assert_close(fast.losses, plain.losses, rtol=1e-3, atol=1e-3)
     torch.testing.assert_close(fast.images_NCHW, plain.images_NCHW, rtol=1e-3, atol=1e-3)
     torch.testing.assert_close(fast.trainer.weights, plain.trainer.weights, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("num", [5, 1024, 3000])
+def test_a_step_of_gradient_descent(num: int) -> None:
+    torch.manual_seed(num)
+    weights, velocity, gradient = torch.randn(3, num)
+    lr, clock, position = torch.tensor(0.1), torch.tensor(7), torch.tensor(20)
+    speed = 0.9 * velocity + (gradient + 0.01 * weights)
+    wanted = weights - 0.1 * speed
+    descend(weights, velocity, gradient, lr, clock, position, 6, momentum=0.9, decay=0.01)
+    torch.testing.assert_close(velocity, speed)
+    torch.testing.assert_close(weights, wanted)
+    assert (int(clock), int(position)) == (8, 26)
 
 
 def test_kernels_refuse_to_be_differentiated_twice() -> None:

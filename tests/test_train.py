@@ -193,7 +193,7 @@ def test_a_training_of_so_many_steps_stops_there_and_drops_the_rate_halfway() ->
     assert (trainer.passes, made.length(21)) == (3, (7, 4))
     rates, passes = [], []
     step = trainer._step
-    trainer._step = lambda num: (rates.append((num, float(trainer.lr))), step(num))  # type: ignore[assignment,return-value]
+    trainer._step = lambda ahead: (rates.append((len(ahead), float(trainer.lr))), step(ahead))  # type: ignore[assignment,return-value]
     trainer.train(0, after_pass=passes.append)
     assert [num for num, _ in rates] == [8, 8, 5, 8, 8, 5, 8]
     assert [rate for _, rate in rates] == pytest.approx([0.01] * 4 + [0.001] * 3)

@@ -11,13 +11,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from condenset import augment, draws, networks
+from condenset import augment, draws, kernels, networks
 from condenset.engine import Place
 from condenset.engine.step import accelerate, by_hand, forward_of, mixed
+from condenset.kernels.descent import descend
 from condenset.recipes import Protocol
 from condenset.types import CondensedSet, ImageData
 
 TEST_BATCH = 1000
+TRIED = 4  # steps from one place before a captured one is kept
 TOGETHER = 5  # networks on one GPU, where a step of one leaves part of it idle; 4 and 8 are as good, 20 are 4 times 5
 
 
@@ -117,7 +119,8 @@ class Trainer:
         self.clock = torch.zeros((), dtype=torch.int64, device=device)
         self.forgetting = forgetting
         # The order of a pass, drawn and walked through on the device: the host only says what comes next.
-        self.order = torch.zeros(len(data), dtype=torch.int64, device=device)
+        # Its end is for trying a step out, which may walk past the last image: the first stands there.
+        self.order = torch.zeros((1 + TRIED) * len(data), dtype=torch.int64, device=device)
         self.order_key = torch.zeros_like(self.augment_key)
         self.pass_number, self.position = torch.zeros_like(self.clock), torch.zeros_like(self.clock)
         self._steps: dict[int, Callable[[], None]] = {}
@@ -230,19 +233,20 @@ class Trainer:
         if num not in self._steps:
             state = [self.weights, self.velocity, self.clock, self.order, self.position, *self.network.buffers()]
             state += self.forgetting.state if self.forgetting else ()
-            step = (lambda: self._step(num)) if num else self._shuffle
+            ahead = torch.arange(num, device=self.place.device)
+            step = (lambda: self._step(ahead)) if num else self._shuffle
             self._steps[num] = accelerate(step, state, self.place) if self.is_ours or num == 0 else step
         return self._steps[num]
 
     def _shuffle(self) -> None:
         """Draw the order of the pass that begins."""
-        self.order.copy_(draws.permutation(self.order_key, self.pass_number, len(self.data)))
+        num = len(self.data)
+        self.order[:num].copy_(draws.permutation(self.order_key, self.pass_number, num))
         self.position.zero_()
 
-    def _step(self, num: int) -> None:
-        """One step of SGD with momentum and weight decay on the next images of the order."""
-        ahead = torch.arange(num, device=self.place.device)
-        index = self.order[(self.position + ahead) % len(self.data)]  # trying a step out may walk past the end
+    def _step(self, ahead: Tensor) -> None:
+        """One step of SGD with momentum and weight decay on the images that lie so far ahead in the order."""
+        index = self.order[self.position + ahead]
         images, labels = self.data.images(index), self.data.labels[index]
         if self.operations:
             uniform = draws.uniform(self.augment_key, self.clock, ahead, augment.NUM_UNIFORMS)
@@ -253,14 +257,22 @@ class Trainer:
         logits = self.forward(views, images.to(self.dtype))
         loss = F.cross_entropy(logits.float(), labels)
         (gradient,) = torch.autograd.grad(loss, weights)
-        with torch.no_grad():
-            gradient = gradient.add(self.weights, alpha=self.protocol.weight_decay)
-            self.velocity.mul_(self.protocol.momentum).add_(gradient)
-            self.weights.sub_(self.lr * self.velocity)
-            self.clock += 1
-            self.position += num
-            if self.forgetting:
+        self._descend(gradient, len(ahead))
+        if self.forgetting:
+            with torch.no_grad():
                 self.forgetting.see(index, logits.argmax(1) == labels)
+
+    @torch.no_grad()
+    def _descend(self, gradient_P: Tensor, num: int) -> None:
+        momentum, decay = self.protocol.momentum, self.protocol.weight_decay
+        if kernels.available(self.weights):
+            state = (self.weights, self.velocity, gradient_P, self.lr, self.clock, self.position)
+            descend(*state, num, momentum=momentum, decay=decay)
+            return
+        self.velocity.mul_(momentum).add_(gradient_P.add(self.weights, alpha=decay))
+        self.weights.sub_(self.lr * self.velocity)
+        self.clock += 1
+        self.position += num
 
 
 def side_by_side(trainers: Sequence[Trainer], seed: int, tags: Sequence[tuple[str | int, ...]]) -> Iterator[int]:
