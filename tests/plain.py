@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from condenset import ImageData
+from condenset.progress import Silent
+from condenset.runs import Run
 
 OPERATIONS = ("color", "crop", "cutout", "flip", "scale", "rotate")
 
@@ -144,3 +146,26 @@ def gradient_distance(network: nn.Module, real: Tensor, synthetic: Tensor, label
         for a, b in zip(wanted, found, strict=True):
             total = total + 1 - (a * b).sum() / (a.norm() * b.norm() + 1e-6)
     return total
+
+
+class StopAtStep(Silent):
+    """Asks the run to stop once it has come this far."""
+
+    def __init__(self, run: Run, step: int) -> None:
+        self.run, self.step = run, step
+
+    def update(self, done: int, note: str = "") -> None:
+        self.run.stop_requested = done >= self.step
+
+
+class StopAtLoop(Silent):
+    """Asks the run to stop when so many loops have begun."""
+
+    def __init__(self, run: Run, number: int) -> None:
+        self.run, self.left = run, number
+
+    def start(self, text: str, total: int, done: int = 0) -> None:
+        self.left -= 1
+
+    def update(self, done: int, note: str = "") -> None:
+        self.run.stop_requested = int(self.left <= 0)

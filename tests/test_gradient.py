@@ -15,9 +15,9 @@ from condenset import UserError, augment, draws, networks
 from condenset.engine import Place
 from condenset.methods.gradient import NORM_IMAGES, GradientMatching, dc, dsa, row_distance
 from condenset.recipes import GradientRecipe, SiameseRecipe, default_loops, make_recipe
-from condenset.runs import Interrupted, Run, Silent
+from condenset.runs import Interrupted, Run
 from condenset.types import ImageData
-from plain import augment_class, gradient_distance, tiny_data
+from plain import StopAtStep, augment_class, gradient_distance, tiny_data
 
 CPU = Place.best("cpu")
 
@@ -145,16 +145,6 @@ def test_chunks_of_classes_give_the_same(norm: str) -> None:
         assert len(problem([6, 6, 6, 6], Run(place=CPU, memory=1)).chunks) == 4
 
 
-class StopAt(Silent):
-    """Asks the run to stop once it has come this far."""
-
-    def __init__(self, run: Run, step: int) -> None:
-        self.run, self.step = run, step
-
-    def update(self, done: int, note: str = "") -> None:
-        self.run.stop_requested = done >= self.step
-
-
 @pytest.mark.parametrize("norm", ["instance", "batch"])
 def test_stopped_between_two_steps_of_a_network_and_resumed_is_bitwise_the_same(
     tmp_path: Path, norm: str, monkeypatch: pytest.MonkeyPatch
@@ -165,7 +155,7 @@ def test_stopped_between_two_steps_of_a_network_and_resumed_is_bitwise_the_same(
     stops = 0
     for step in (2, 4, 99):  # the networks change after the third
         run = Run(seed=1, place=CPU, folder=tmp_path, job="dsa-3", recipe=dataclasses.asdict(made))
-        run.progress = StopAt(run, step)
+        run.progress = StopAtStep(run, step)
         try:
             images = dsa(data, made, run).images
         except Interrupted:

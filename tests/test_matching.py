@@ -15,8 +15,8 @@ from condenset.engine import Place
 from condenset.engine.memory import classes_together
 from condenset.methods.matching import Chunk, Matching, Seen, _need, dm, dm_sizes, mean_distance
 from condenset.recipes import MatchingRecipe
-from condenset.runs import Interrupted, Run, Silent
-from plain import matching_loss, tiny_data
+from condenset.runs import Interrupted, Run
+from plain import StopAtStep, matching_loss, tiny_data
 
 CPU = Place.best("cpu")
 
@@ -128,16 +128,6 @@ def test_the_order_of_the_data_between_classes_does_not_matter() -> None:
     assert torch.equal(dm(data, recipe(), Run(place=CPU)).images, dm(by_class, recipe(), Run(place=CPU)).images)
 
 
-class StopAt(Silent):
-    """Asks the run to stop once it has come this far."""
-
-    def __init__(self, run: Run, step: int) -> None:
-        self.run, self.step = run, step
-
-    def update(self, done: int, note: str = "") -> None:
-        self.run.stop_requested = done >= self.step
-
-
 @pytest.mark.parametrize("norm", ["instance", "batch"])
 def test_stopped_and_resumed_is_bitwise_the_same(tmp_path: Path, norm: str, monkeypatch: pytest.MonkeyPatch) -> None:
     data, made = tiny_data([6, 6, 6]), recipe(iterations=9, network=f"convnet(width=8, depth=2, norm={norm!r})")
@@ -146,7 +136,7 @@ def test_stopped_and_resumed_is_bitwise_the_same(tmp_path: Path, norm: str, monk
     stops = 0
     for step in (2, 5, 99):
         run = Run(seed=1, place=CPU, folder=tmp_path, job="dm-3", recipe=dataclasses.asdict(made))
-        run.progress = StopAt(run, step)
+        run.progress = StopAtStep(run, step)
         try:
             images = dm(data, made, run).images
         except Interrupted:

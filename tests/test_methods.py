@@ -16,7 +16,7 @@ from condenset.recipes import RECIPES, TrainedRecipe, describe, make_protocol, m
 from condenset.report.grid import draw_grid
 from condenset.runs import Interrupted, Run, Silent
 from condenset.workflow import summary
-from plain import tiny_data
+from plain import StopAtStep, tiny_data
 
 TINY: dict[str, Any] = {"network": "convnet(width=8, depth=2)", "iterations": 3, "batch": 4}
 CPU = Place.best("cpu")
@@ -115,16 +115,6 @@ def test_progress_reaches_the_end(method: str) -> None:
         assert run.progress.seen[-1] == getattr(recipe, "image_steps", recipe.iterations)
 
 
-class StopAt(Silent):
-    """Asks the run to stop once it has come this far."""
-
-    def __init__(self, run: Run, step: int) -> None:
-        self.run, self.step = run, step
-
-    def update(self, done: int, note: str = "") -> None:
-        self.run.stop_requested = done >= self.step
-
-
 def test_stopped_and_resumed_is_bitwise_the_same(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data, recipe = tiny_data([6, 6]), tiny_recipe(method)
     if not hasattr(recipe, "iterations"):
@@ -132,7 +122,7 @@ def test_stopped_and_resumed_is_bitwise_the_same(method: str, tmp_path: Path, mo
     monkeypatch.setattr("condenset.runs.SETTLE_SECONDS", 0.0)
     expected = METHODS[method](data, recipe, Run(seed=1, place=CPU))
     run = Run(seed=1, place=CPU, folder=tmp_path, job="job")
-    run.progress = StopAt(run, 2)
+    run.progress = StopAtStep(run, 2)
     with pytest.raises(Interrupted):
         METHODS[method](data, recipe, run)
     resumed = METHODS[method](data, recipe, Run(seed=1, place=CPU, folder=tmp_path, job="job"))

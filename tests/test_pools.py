@@ -21,11 +21,11 @@ from condenset.methods import METHODS, pools
 from condenset.methods.matching import Matching, _need, embedding, mean_distance
 from condenset.methods.pools import EDGES, Pool, early_looks, fill_pool, group_names, in_group, pool_protocol
 from condenset.recipes import DistributionRecipe, Protocol
-from condenset.runs import Interrupted, Run, Silent
+from condenset.runs import Interrupted, Run
 from condenset.train import Trainer, TrainingSet
 from condenset.types import CondensedSet, ImageData
 from condenset.workflow import made_set
-from plain import matching_loss, tiny_data
+from plain import StopAtStep, matching_loss, tiny_data
 
 CPU = Place.best("cpu")
 SPEC = "convnet(width=8, depth=2)"
@@ -184,16 +184,6 @@ def test_a_pool_of_one_network_is_matching_with_that_network(shared: Pool, tmp_p
         torch.testing.assert_close(matching.images_KICHW, images, rtol=1e-3, atol=1e-4)
 
 
-class StopAt(Silent):
-    """Asks the run to stop once it has come this far."""
-
-    def __init__(self, run: Run, step: int) -> None:
-        self.run, self.step = run, step
-
-    def update(self, done: int, note: str = "") -> None:
-        self.run.stop_requested = done >= self.step
-
-
 def test_stopped_and_resumed_wherever_the_pool_lies_then(
     shared: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,7 +194,7 @@ def test_stopped_and_resumed_wherever_the_pool_lies_then(
     for folder, stop in ((shared.folder, 2), (tmp_path / "moved", 99)):
         recipe = pooled(Pool.load(folder))
         run = Run(seed=1, place=CPU, folder=tmp_path, job="dm-2", recipe=dataclasses.asdict(recipe))
-        run.progress = StopAt(run, stop)
+        run.progress = StopAtStep(run, stop)
         if stop < 4:
             with pytest.raises(Interrupted):
                 dm(data, recipe, run)
@@ -225,7 +215,7 @@ def test_several_sizes_are_resumed_wherever_the_pool_lies_then(
     for folder, stop in ((shared.folder, 2), (tmp_path / "moved", 99)):
         first, other = (pooled(Pool.load(folder), ipc=ipc) for ipc in (1, 2))
         run = Run(seed=1, place=CPU, folder=tmp_path, job="dm-1")
-        run.progress = StopAt(run, stop)
+        run.progress = StopAtStep(run, stop)
         with pytest.raises(Interrupted) if stop < 4 else contextlib.nullcontext():
             made_set(paths[0], "dm", first, data, run, {paths[1]: other})
     for path, alone in zip(paths, expected, strict=True):
@@ -235,7 +225,7 @@ def test_several_sizes_are_resumed_wherever_the_pool_lies_then(
 def test_a_pool_is_trained_network_by_network(tmp_path: Path, shared: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     data = tiny_data(COUNTS)
     run = Run(place=CPU)
-    run.progress = StopAt(run, 10)  # in the midst of the second network
+    run.progress = StopAtStep(run, 10)  # in the midst of the second network
     with pytest.raises(Interrupted):
         fill_pool(data, tmp_path, 3, pool_protocol(data, **TRAINING), EDGES, run)
     assert Pool.load(tmp_path).num_networks == 1

@@ -254,7 +254,7 @@ def test_groups_are_of_specs_and_on_a_gpu_alone() -> None:
     names = ["a", "b", "c", "d", "e", "f", "g", "h"]
     named = {name: linear if name == "g" else GOOD for name in names}
     gpu = Place(torch.device("cuda"), torch.bfloat16)
-    assert list(ranking._groups(names, named, gpu)) == [["a", "b", "c", "d", "e"], ["f"], ["g"], ["h"]]
+    assert list(ranking._groups(names, named, gpu)) == [["a", "b", "c"], ["d", "e", "f"], ["g"], ["h"]]
     assert list(ranking._groups(names, named, CPU)) == [[name] for name in names]
 
 

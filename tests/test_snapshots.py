@@ -13,9 +13,9 @@ import torch
 from condenset.engine import Place
 from condenset.methods import METHODS
 from condenset.recipes import make_recipe
-from condenset.runs import Interrupted, Run, Silent
+from condenset.runs import Interrupted, Run
 from condenset.types import CondensedSet
-from plain import tiny_data
+from plain import StopAtStep, tiny_data
 
 CPU = Place.best("cpu")
 DATA = tiny_data([7, 6, 8])
@@ -51,16 +51,6 @@ def test_a_snapshot_is_the_set_of_a_run_of_so_many_iterations(method: str, tmp_p
     assert seconds[-1] <= last.provenance["seconds"]
 
 
-class StopAt(Silent):
-    """Asks the run to stop once it has come this far."""
-
-    def __init__(self, run: Run, step: int) -> None:
-        self.run, self.step = run, step
-
-    def update(self, done: int, note: str = "") -> None:
-        self.run.stop_requested = done >= self.step
-
-
 @pytest.mark.parametrize("stop", [1, 2, 3])
 def test_a_stop_loses_no_snapshot(stop: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("condenset.runs.SETTLE_SECONDS", 0.0)
@@ -71,7 +61,7 @@ def test_a_stop_loses_no_snapshot(stop: int, tmp_path: Path, monkeypatch: pytest
     METHODS["dm"](DATA, recipe, whole)
     for last in (stop, 99):
         run = new_run(tmp_path / "cut", {2, 3}, recipe)
-        run.progress = StopAt(run, last)
+        run.progress = StopAtStep(run, last)
         if last < 4:
             with pytest.raises(Interrupted):
                 METHODS["dm"](DATA, recipe, run)

@@ -15,10 +15,10 @@ from torch import Tensor
 import condenset as cs
 from condenset.engine import Place
 from condenset.methods.common import labels_of
-from condenset.methods.unrolled import Unrolled, dd, dealt, through_training
+from condenset.methods.unrolled import Unrolled, dd, through_training
 from condenset.recipes import Protocol, UnrolledRecipe, make_recipe
 from condenset.runs import Run
-from condenset.train import Trainer, TrainingSet
+from condenset.train import Trainer, TrainingSet, dealt
 from condenset.workflow import summary
 from plain import tiny_data
 
@@ -165,7 +165,7 @@ def test_a_set_can_be_scored_by_its_own_steps() -> None:
     train_set = TrainingSet.of(small, CPU.device)
     trainer = Trainer(made.network, train_set, made, CPU)
     schedule = dealt(small.labels, 3, 2)
-    trainer.descend(0, "evaluate", 1, schedule=schedule, step_sizes=sizes.tolist())
+    assert list(trainer.descending(0, "evaluate", 1, schedule=schedule, step_sizes=sizes.tolist())) == [1]
 
     plain = Trainer(made.network, train_set, made, CPU)
     plain._draw(0, "evaluate", 1)

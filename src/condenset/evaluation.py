@@ -12,12 +12,12 @@ import torch
 
 from condenset import networks
 from condenset.engine import Place
+from condenset.engine.memory import parts
 from condenset.errors import UserError, check
-from condenset.methods.unrolled import dealt
 from condenset.progress import Shown
 from condenset.recipes import Protocol, make_protocol
 from condenset.runs import Run, reported
-from condenset.train import Trainer, TrainingSet, side_by_side, together
+from condenset.train import Trainer, TrainingSet, dealt, side_by_side, together
 from condenset.types import CondensedSet, ImageData, Scores
 
 
@@ -56,24 +56,23 @@ def score(small: CondensedSet | ImageData, test: ImageData, protocol: Protocol, 
     found = {net: event["accuracy"] for net, event in known.items()}
     spent = sum(event["seconds"] for event in known.values())
     left = [net for net in range(protocol.nets) if net not in known]
-    num = min(max(1, len(left)), 1 if protocol.own_steps else together(protocol.network, train_set, run.place))
+    groups = [left[part] for part in parts(len(left), together(protocol.network, train_set, run.place))] if left else []
     own = _own_steps(small) if protocol.own_steps else None
-    plain = dataclasses.replace(protocol, momentum=0.0, weight_decay=0.0, augment="none")  # gradient descent
-    made = plain if own else protocol
-    trainers = [Trainer(protocol.network, train_set, made, run.place) for _ in range(num if left else 0)]
+    descent = dataclasses.replace(protocol, momentum=0.0, weight_decay=0.0, augment="none")
+    made = descent if own else protocol
+    trainers = [Trainer(protocol.network, train_set, made, run.place) for _ in range(max(map(len, groups), default=0))]
     passes = 1 if own else protocol.num_passes(len(train_set))
     total, done = protocol.nets * passes, len(known) * passes
     with reported(run, text or "training networks", total, done) as report:
-        for first in range(0, len(left), num):
-            nets, began = left[first : first + num], time.monotonic()
+        for nets in groups:
+            began, mine = time.monotonic(), trainers[: len(nets)]
             note = f"{100 * sum(found.values()) / len(found):.1f}% so far" if found else ""
-            tags = [("evaluate", net) for net in nets]
-            if own:
-                trainers[0].descend(run.seed, *tags[0], **own)
-            for number in () if own else side_by_side(trainers[: len(nets)], run.seed, tags):
+            pairs = [(trainer, (run.seed, "evaluate", net)) for trainer, net in zip(mine, nets, strict=True)]
+            trainings = [each.descending(*key, **own) if own else each.training(*key) for each, key in pairs]
+            for number in side_by_side(trainings, device):
                 report(done + number * len(nets), note)
             done += passes * len(nets)
-            right = [trainer.accuracy(test_set) for trainer, _ in zip(trainers, nets, strict=False)]
+            right = [trainer.accuracy(test_set) for trainer in mine]
             seconds = round((time.monotonic() - began) / len(nets), 3)
             for net, accuracy in zip(nets, right, strict=True):
                 run.event("network", net=net, accuracy=accuracy, seconds=seconds, way=way)
@@ -88,7 +87,7 @@ def score(small: CondensedSet | ImageData, test: ImageData, protocol: Protocol, 
 
 
 def _own_steps(small: CondensedSet | ImageData) -> dict[str, Any]:
-    """The steps that a set carries, for `Trainer.descend`."""
+    """The steps that a set carries, for `Trainer.descending`."""
     sizes = None if isinstance(small, ImageData) else small.step_sizes
     if sizes is None or isinstance(small, ImageData):
         raise UserError("own_steps needs a set that carries steps of its own: those of dd do")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+import itertools
 import json
 import math
 import os
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 from condenset import draws, networks, runs
 from condenset.data.validation import split_off
 from condenset.engine import Place
+from condenset.engine.memory import parts
 from condenset.errors import UserError, check
 from condenset.evaluation import check_match, seen_as
 from condenset.files import write_file
@@ -155,17 +157,10 @@ def search(
 
 def _groups(names: Sequence[str], named: Mapping[str, str | Builder], place: Place) -> Iterator[list[str]]:
     """Architectures that train side by side: on a GPU some of ours, whose steps leave part of it idle; others alone."""
-    most, group = TOGETHER if place.device.type == "cuda" else 1, list[str]()
-    for name in names:
-        if group and not isinstance(named[name], str):
-            yield group
-            group = []
-        group.append(name)
-        if len(group) == most or not isinstance(named[name], str):
-            yield group
-            group = []
-    if group:
-        yield group
+    most = TOGETHER if place.device.type == "cuda" else 1
+    for ours, some in itertools.groupby(names, lambda name: isinstance(named[name], str)):
+        alike = list(some)
+        yield from (alike[part] for part in parts(len(alike), most if ours else 1))
 
 
 def _try_out_group(
@@ -202,7 +197,8 @@ def _side_by_side(
         each = [stack.enter_context(contextlib.closing(_trainers(s, train_set, protocol, run))) for s in specs]
         found: list[list[dict[str, float]]] = [[] for _ in specs]
         for net, trainers in enumerate(zip(*each, strict=True)):
-            for number in side_by_side(trainers, run.seed, [("rank", net)] * len(specs)):
+            trainings = [trainer.training(run.seed, "rank", net) for trainer in trainers]
+            for number in side_by_side(trainings, run.place.device):
                 after_pass(number)
             for own, trainer in zip(found, trainers, strict=True):
                 own.append(_looked(trainer, seen))

@@ -19,7 +19,6 @@ from condenset.recipes import Protocol
 from condenset.types import CondensedSet, ImageData
 
 TEST_BATCH = 1000
-TRIED = 4  # steps from one place before a captured one is kept
 TOGETHER = 5  # networks on one GPU, where a step of one leaves part of it idle; 4 and 8 are as good, 20 are 4 times 5
 
 
@@ -119,8 +118,7 @@ class Trainer:
         self.clock = torch.zeros((), dtype=torch.int64, device=device)
         self.forgetting = forgetting
         # The order of a pass, drawn and walked through on the device: the host only says what comes next.
-        # Its end is for trying a step out, which may walk past the last image: the first stands there.
-        self.order = torch.zeros((1 + TRIED) * len(data), dtype=torch.int64, device=device)
+        self.order = torch.zeros(len(data), dtype=torch.int64, device=device)
         self.order_key = torch.zeros_like(self.augment_key)
         self.pass_number, self.position = torch.zeros_like(self.clock), torch.zeros_like(self.clock)
         self._steps: dict[int, Callable[[], None]] = {}
@@ -164,14 +162,17 @@ class Trainer:
             if place + 1 == len(sizes) or done + 1 == num_steps:
                 yield number + 1
 
-    def descend(self, seed: int, *tags: str | int, schedule: Sequence[Tensor], step_sizes: Sequence[float]) -> None:
-        """Draw a fresh network and take a step of each size on the images at each of the schedule's places."""
+    def descending(
+        self, seed: int, *tags: str | int, schedule: Sequence[Tensor], step_sizes: Sequence[float]
+    ) -> Iterator[int]:
+        """Instead of passes a step of each size, on the images at each of the schedule's places; all count as one."""
         self._draw(seed, *tags)
         for places, size in zip(schedule, step_sizes, strict=True):
             self.order[: len(places)].copy_(places)
             self.position.zero_()
             self.lr.fill_(size)
             self._step_of(len(places))()
+        yield 1
 
     def _draw(self, seed: int, *tags: str | int) -> None:
         device = self.place.device
@@ -240,13 +241,12 @@ class Trainer:
 
     def _shuffle(self) -> None:
         """Draw the order of the pass that begins."""
-        num = len(self.data)
-        self.order[:num].copy_(draws.permutation(self.order_key, self.pass_number, num))
+        self.order.copy_(draws.permutation(self.order_key, self.pass_number, len(self.data)))
         self.position.zero_()
 
     def _step(self, ahead: Tensor) -> None:
         """One step of SGD with momentum and weight decay on the images that lie so far ahead in the order."""
-        index = self.order[self.position + ahead]
+        index = self.order[(self.position + ahead).clamp(max=len(self.data) - 1)]  # trying it out may walk past the end
         images, labels = self.data.images(index), self.data.labels[index]
         if self.operations:
             uniform = draws.uniform(self.augment_key, self.clock, ahead, augment.NUM_UNIFORMS)
@@ -275,21 +275,21 @@ class Trainer:
         self.position += num
 
 
-def side_by_side(trainers: Sequence[Trainer], seed: int, tags: Sequence[tuple[str | int, ...]]) -> Iterator[int]:
-    """Train a network with each trainer, pass by pass in turn; on a GPU each has a stream, and they fill it together.
+def side_by_side(trainings: Sequence[Iterator[int]], device: torch.device) -> Iterator[int]:
+    """Take a pass of each training in turn, all having as many; on a GPU each has a stream, and they fill it together.
 
     A network's result does not depend on its neighbours.
     """
-    device = trainers[0].place.device
-    each = [trainer.training(seed, *own) for trainer, own in zip(trainers, tags, strict=True)]
-    streams = [torch.cuda.Stream(device) for _ in each] if device.type == "cuda" else []
+    streams = [torch.cuda.Stream(device) for _ in trainings] if device.type == "cuda" else []
     for stream in streams:
         stream.wait_stream(torch.cuda.current_stream(device))
-    for _ in range(trainers[0].passes):
-        number = 0
-        for place, passes in enumerate(each):
+    number: int | None = 0
+    while True:
+        for place, passes in enumerate(trainings):
             with torch.cuda.stream(streams[place]) if streams else contextlib.nullcontext():
-                number = next(passes)
+                number = next(passes, None)
+        if number is None:
+            break
         yield number
     for stream in streams:
         torch.cuda.current_stream(device).wait_stream(stream)
@@ -303,3 +303,17 @@ def together(spec: str, data: TrainingSet, place: Place) -> int:
     with torch.device("meta"):
         network = networks.build(spec, channels=channels, size=size, num_classes=data.num_classes)
     return TOGETHER if by_hand(network, place) else 1
+
+
+def dealt(labels_N: Tensor, steps: int, epochs: int) -> list[Tensor]:
+    """The images that each step trains on: the set is dealt into as many groups as there are steps, class by class.
+
+    With fewer images a class than steps, every image is a group's own and the groups come round again.
+    """
+    labels = labels_N.cpu()
+    counts, order = labels.bincount(), labels.argsort(stable=True)
+    place_N = torch.empty_like(labels)  # within its class
+    place_N[order] = torch.cat([torch.arange(count) for count in counts.tolist()])
+    num = min(steps, int(counts.max()))
+    groups = [(place_N % num == group).nonzero()[:, 0].to(labels_N.device) for group in range(num)]
+    return [groups[step % num] for step in range(steps)] * epochs

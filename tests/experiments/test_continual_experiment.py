@@ -14,9 +14,9 @@ from condenset.engine import Place
 from condenset.experiments import common, find, perform, wishes_for
 from condenset.experiments.common import Record
 from condenset.experiments.continual import average, final
-from condenset.runs import Interrupted, Run, Silent
+from condenset.runs import Interrupted, Run
 from condenset.types import Splits
-from plain import tiny_data
+from plain import StopAtLoop, tiny_data
 
 METHODS = ("random", "herding", "dm")
 SPLITS = Splits(train=tiny_data([6, 6, 6, 6, 6]), test=tiny_data([2, 3, 4, 5, 6], seed=1))
@@ -64,24 +64,11 @@ def test_after_every_step_the_classes_seen_are_tested(tmp_path: Path, monkeypatc
         torch.testing.assert_close(last[0].images, last[1].images)
 
 
-class StopAt(Silent):
-    """Asks the run to stop when so many loops have begun."""
-
-    def __init__(self, run: Run, number: int) -> None:
-        self.run, self.left = run, number
-
-    def start(self, text: str, total: int, done: int = 0) -> None:
-        self.left -= 1
-
-    def update(self, done: int, note: str = "") -> None:
-        self.run.stop_requested = int(self.left <= 0)
-
-
 def test_stopped_and_gone_on_with_it_comes_out_the_same(tmp_path: Path) -> None:
     methods = ("herding", "dm")
     undisturbed = go(tmp_path / "whole", methods=methods)
     run = Run(seed=1, place=Place.best("cpu"))
-    run.progress = StopAt(run, 29)  # while dm's memory is tested
+    run.progress = StopAtLoop(run, 29)  # while dm's memory is tested
     with pytest.raises(Interrupted):
         go(tmp_path / "stopped", run, methods)
     assert run.seed == 1

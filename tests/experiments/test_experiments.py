@@ -13,9 +13,9 @@ from condenset.experiments import EXPERIMENTS, common, perform
 from condenset.experiments.common import Lab, Table
 from condenset.experiments.settings import Settings, from_toml, to_toml
 from condenset.plans import Wishes
-from condenset.runs import Interrupted, Run, Silent
+from condenset.runs import Interrupted, Run
 from condenset.types import Splits
-from plain import tiny_data
+from plain import StopAtLoop, tiny_data
 
 AVAILABLE = [name for name, experiment in EXPERIMENTS.items() if experiment.perform]
 
@@ -64,25 +64,12 @@ def test_it_leaves_its_files_and_does_nothing_twice(
     assert json.loads((tmp_path / "results.json").read_text()) == results
 
 
-class StopAt(Silent):
-    """Asks the run to stop when so many loops have begun."""
-
-    def __init__(self, run: Run, number: int) -> None:
-        self.run, self.left = run, number
-
-    def start(self, text: str, total: int, done: int = 0) -> None:
-        self.left -= 1
-
-    def update(self, done: int, note: str = "") -> None:
-        self.run.stop_requested = int(self.left <= 0)
-
-
 def test_stopped_and_gone_on_with_it_comes_out_the_same(splits: Splits, tmp_path: Path) -> None:
     undisturbed = go("sizes", splits, tmp_path / "whole")
     for number in (1, 3, 5):
         folder = tmp_path / str(number)
         run = tiny_run(folder)
-        run.progress = StopAt(run, number)
+        run.progress = StopAtLoop(run, number)
         with pytest.raises(Interrupted):
             go("sizes", splits, folder, run)
         again = go("sizes", splits, folder)

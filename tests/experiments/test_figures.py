@@ -13,9 +13,9 @@ from condenset.experiments import common
 from condenset.experiments.cost import log_spaced
 from condenset.experiments.distribution import summary, tsne
 from condenset.experiments.pooled import _title
-from condenset.runs import Interrupted, Run, Silent
+from condenset.runs import Interrupted, Run
 from condenset.types import Splits
-from plain import tiny_data
+from plain import StopAtLoop, tiny_data
 
 
 def test_steps_grow_alike_to_the_last() -> None:
@@ -60,19 +60,6 @@ def test_groups_are_written_as_in_the_paper() -> None:
     assert [_title(name) for name in ("random", "60-70", "70-100", "all")] == ["random", "60-70", "≥70", "all"]
 
 
-class StopAt(Silent):
-    """Asks the run to stop when so many loops have begun."""
-
-    def __init__(self, run: Run, number: int) -> None:
-        self.run, self.left = run, number
-
-    def start(self, text: str, total: int, done: int = 0) -> None:
-        self.left -= 1
-
-    def update(self, done: int, note: str = "") -> None:
-        self.run.stop_requested = int(self.left <= 0)
-
-
 @pytest.mark.parametrize("name", ["networks", "cost", "distribution"])
 def test_stopped_often_it_comes_out_the_same(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("condenset.runs.SETTLE_SECONDS", 0.0)
@@ -82,7 +69,7 @@ def test_stopped_often_it_comes_out_the_same(name: str, tmp_path: Path, monkeypa
 
     def go(folder: Path, stop: int) -> experiments.Outcome:
         run = Run(seed=1, place=Place.best("cpu"), folder=folder)
-        run.progress = StopAt(run, stop)
+        run.progress = StopAtLoop(run, stop)
         return experiments.perform(name, splits, run, folder, dataset="tiny", scale="tiny")
 
     undisturbed = go(tmp_path / "whole", 999)

@@ -29,6 +29,7 @@ from condenset.methods.common import (
 )
 from condenset.recipes import UnrolledRecipe
 from condenset.runs import Run, iterate
+from condenset.train import dealt
 from condenset.types import CondensedSet, ImageData
 
 NUM_HALVINGS = 4  # of the learning rate in a run, each after a fifth of it: the last iterate is the result
@@ -156,17 +157,3 @@ class Unrolled:
         """Cross-entropy under these weights; not compiled nor by hand-written kernels, which have one derivative."""
         views = self.parameters.views(weights_P, weights_P.dtype)
         return F.cross_entropy(functional_call(self.network, views, (images_NCHW,)), labels_N)
-
-
-def dealt(labels_N: Tensor, steps: int, epochs: int) -> list[Tensor]:
-    """The images that each step trains on: the set is dealt into as many groups as there are steps, class by class.
-
-    With fewer images a class than steps, every image is a group's own and the groups come round again.
-    """
-    labels = labels_N.cpu()
-    counts, order = labels.bincount(), labels.argsort(stable=True)
-    place_N = torch.empty_like(labels)  # within its class
-    place_N[order] = torch.cat([torch.arange(count) for count in counts.tolist()])
-    num = min(steps, int(counts.max()))
-    groups = [(place_N % num == group).nonzero()[:, 0].to(labels_N.device) for group in range(num)]
-    return [groups[step % num] for step in range(steps)] * epochs
