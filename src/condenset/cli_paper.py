@@ -109,7 +109,11 @@ def paper_command(
         runs.new_folder(folder, overwrite=overwrite)
         with runs.writable(folder):
             write_file(folder / "experiment.toml", to_toml(settings).encode())
-        _perform(settings, folder, as_json)
+        try:
+            _perform(settings, folder, as_json)
+        except UserError:
+            runs.take_back(folder)
+            raise
 
 
 def resume_experiment(

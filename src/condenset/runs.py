@@ -315,6 +315,14 @@ def _clear(folder: Path) -> None:
         (folder / name).unlink(missing_ok=True)
 
 
+def take_back(folder: Path) -> None:
+    """Remove an experiment's folder again if it failed before it did anything."""
+    if not any(path.is_file() for path in (folder / "parts").rglob("*")):
+        _clear(folder)
+        with contextlib.suppress(OSError):  # something else is in it
+            folder.rmdir()
+
+
 def sweep(folder: Path) -> None:
     """Remove the temporary files that a kill left behind."""
     for path in _leftovers(folder):

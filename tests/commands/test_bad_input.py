@@ -96,6 +96,16 @@ def test_the_device_that_is_not_there(condenset: Condenset, toy: Path, monkeypat
     assert "device 'cuda' is not there: this machine has cpu" in result.complaint
 
 
+def test_an_experiment_that_cannot_begin_leaves_no_folder(condenset: Condenset) -> None:
+    few = write_npz(Path("few.npz"), counts=(6, 9))
+    sizes = ("paper", "sizes", "--scale", "tiny", "--dataset", few, "--out", "a", "--set", "iterations=1", "--nets", 1)
+    told = condenset(*sizes).complaint
+    assert "got 10 and class" in told and "--set allow_fewer=true" in told
+    assert not Path("a").exists()
+    assert condenset(*sizes, "--set", "allow_fewer=true", "--epochs", 0, "--whole-epochs", 0).code == 0
+    assert Path("a/table.md").exists()
+
+
 def test_a_small_class_is_named_before_anything_is_written(condenset: Condenset, tmp_path: Path) -> None:
     path = write_npz(tmp_path / "uneven.npz", (9, 2, 9))
     before = tree(tmp_path)
