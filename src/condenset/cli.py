@@ -216,7 +216,7 @@ def evaluate_command(
     precision: Precision = None,
     size: Size = None,
     out: Annotated[Path | None, typer.Option(help="Also write the results to this JSON file.")] = None,
-    config: Annotated[Path | None, typer.Option(help="A recipe.toml whose [protocol] to score by.")] = None,
+    config: Annotated[Path | None, typer.Option(help="A recipe.toml whose protocol to score by.")] = None,
     data_dir: DataDir = None,
     overwrite: Overwrite = False,
     as_json: AsJson = False,

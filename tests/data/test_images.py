@@ -198,6 +198,20 @@ def test_more_images_than_one_block_keep_their_order(tmp_path: Path, monkeypatch
     assert (whole.images == pieces.images).all() and whole.mean == pieces.mean
 
 
+def test_many_files_are_read_by_processes_as_by_threads(
+    tmp_path: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_classes(tmp_path, "ab", count=70)
+    by_threads = from_folder(tmp_path)
+    monkeypatch.setattr("condenset.data.images.APART_FROM", 1)
+    monkeypatch.setattr("condenset.data.images.cpu_count", lambda: 3)
+    assert (from_folder(tmp_path).images == by_threads.images).all()
+    (tmp_path / "a" / "69.png").write_bytes(JPEG[: len(JPEG) // 2])  # its header is whole
+    (tmp_path / "b" / "5.png").write_bytes(JPEG[: len(JPEG) // 2])
+    with refused(f"a{os.sep}69.png is not a readable image"):  # the first in order, whoever comes to it first
+        from_folder(tmp_path, size=8)
+
+
 def make_tiny(root: Path) -> None:
     wnids = ("n02", "n01", "n03")
     (root / "val" / "images").mkdir(parents=True)

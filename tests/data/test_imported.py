@@ -153,7 +153,9 @@ def test_blocks_are_streamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     import condenset.data.images as module
 
     real = module.decode
-    monkeypatch.setattr(module, "decode", lambda paths, frame, out: (sizes.append(len(out)), real(paths, frame, out)))
+    monkeypatch.setattr(
+        module, "decode", lambda paths, frame, out, **options: (sizes.append(len(out)), real(paths, frame, out))
+    )
     import_data(tmp_path / "source", "mine")
     assert max(sizes) == 7 and sum(sizes) == 100  # never more than a block in memory
     monkeypatch.undo()

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from joblib import Parallel, cpu_count, delayed
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
@@ -25,6 +26,8 @@ FORMATS = ("JPEG", "PNG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
 GREY_MODES = ("1", "L", "LA", "I", "I;16", "I;16L", "I;16B", "I;16N")
 TEST_FOLDERS = ("test", "val", "valid", "validation")
 SIZE_MOST = 4096
+GROUP = 64  # files that one thread or process reads at a time
+APART_FROM = 20_000  # files of a split, from which on processes pay, which take seconds to start
 
 
 def check_size(size: int | None) -> None:
@@ -59,7 +62,12 @@ class ImageFiles:
     def part(self, frame: Frame) -> Part:
         """The split that decodes these files when its pixels are asked for."""
         shape = (len(self.paths), frame.channels, frame.size, frame.size)
-        return Part(shape, self.labels, lambda out, start: decode(self.paths[start : start + len(out)], frame, out))
+        apart = len(self.paths) >= APART_FROM and cpu_count() > 2
+
+        def fill(out: Pixels, start: int) -> None:
+            decode(self.paths[start : start + len(out)], frame, out, apart=apart)
+
+        return Part(shape, self.labels, fill)
 
 
 def subfolders(folder: Path) -> list[str]:
@@ -226,22 +234,40 @@ def pillow_warnings() -> Iterator[None]:
         yield
 
 
-def decode(paths: Sequence[str], frame: Frame, out: Pixels) -> None:
-    """Decode image files into the rows of `out`, in parallel; the first file in order that fails is the one named."""
+def decode(paths: Sequence[str], frame: Frame, out: Pixels, *, apart: bool = False) -> None:
+    """Decode image files into the rows of `out`, in parallel; the first file in order that fails is the one named.
 
-    def work(start: int) -> None:
-        for row in range(start, min(start + 64, len(paths))):
-            out[row] = read_image(paths[row], frame)
+    apart: by processes, because Python's lock lets threads decode no more than four thousand small images a second.
+    """
+    starts = range(0, len(paths), GROUP)
+    with ExitStack() as stack:
+        stack.enter_context(pillow_warnings())  # here, around the threads: setting a filter is not safe inside them
+        shared, work = out, _read_group
+        if apart:  # a file that all map, as pixels sent through a pipe would keep this process as busy as the others
+            file = stack.enter_context(tempfile.NamedTemporaryFile(prefix="condenset-"))
+            shared, work = np.memmap(file.name, np.uint8, "w+", shape=out.shape), _read_group_apart
+        pool = Parallel(min(len(starts), cpu_count(), 16), backend="loky" if apart else "threading")
+        tasks = (delayed(work)(paths[start : start + GROUP], frame, shared, start) for start in starts)
+        wrong = next((error for error in pool(tasks) if error), None)
+        if wrong:
+            raise wrong
+        if apart:
+            out[...] = shared
 
-    # The filter is set here, around the threads: setting it is not safe inside them.
-    with pillow_warnings(), ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool:
-        tasks = [pool.submit(work, start) for start in range(0, len(paths), 64)]
-        try:
-            for task in tasks:
-                task.result()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+
+def _read_group(paths: Sequence[str], frame: Frame, out: Pixels, start: int) -> UserError | None:
+    """Read images into the rows of `out` from `start` on; returns what is wrong with the first that cannot be."""
+    try:
+        for row, path in enumerate(paths, start):
+            out[row] = read_image(path, frame)
+    except UserError as error:
+        return error
+    return None
+
+
+def _read_group_apart(paths: Sequence[str], frame: Frame, out: Pixels, start: int) -> UserError | None:
+    with pillow_warnings():
+        return _read_group(paths, frame, out, start)
 
 
 def read_image(path: str, frame: Frame) -> Pixels:
