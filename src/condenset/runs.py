@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from condenset.types import CondensedSet
 
 CHECKPOINT_SECONDS = 30.0
+LONG_SAVE_SECONDS = 0.6  # a checkpoint that takes longer comes as much more seldom: it costs 2% of the time at most
 SETTLE_SECONDS = 0.5  # between two looks at the device
 FILES = (  # of a run's folder, beside sets/ and networks/
     "results.json",
@@ -72,6 +73,7 @@ class Run:
     seconds_before: float = 0.0  # spent on this job before a resume
     shared: dict[str, Any] = field(default_factory=dict)  # what one job made and others need too, such as a network
     _last_save: float = field(default_factory=time.monotonic)
+    _wait: float = 1.0  # between two checkpoints, in CHECKPOINT_SECONDS
 
     @property
     def networks_folder(self) -> Path | None:
@@ -109,13 +111,15 @@ class Run:
 
     def checkpoint(self, step: int, seconds: float, state: Mapping[str, Tensor], *, force: bool = False) -> None:
         """Save the whole state of the job, if it is time to and all of it is finite."""
-        if self.checkpoint_path is None or not (force or time.monotonic() - self._last_save >= CHECKPOINT_SECONDS):
+        began = time.monotonic()
+        if self.checkpoint_path is None or not (force or began - self._last_save >= self._wait * CHECKPOINT_SECONDS):
             return
         _check_finite(self, state, step)
         meta = {"job": self.job, "recipe": dict(self.recipe), "seed": self.seed, "step": step, "seconds": seconds}
         with writable(self.checkpoint_path):
             write_tensors(self.checkpoint_path, state, {"checkpoint": json.dumps(meta)})
         self._last_save = time.monotonic()
+        self._wait = max(1.0, (self._last_save - began) / LONG_SAVE_SECONDS)
 
     def snapshot_path(self, step: int) -> Path:
         """Where the set as it stood after so many iterations is kept."""

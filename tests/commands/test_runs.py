@@ -89,6 +89,26 @@ def test_no_checkpoint_before_it_is_time(tmp_path: Path, monkeypatch: pytest.Mon
     assert names(tmp_path) == ["events.jsonl"]
 
 
+def test_a_checkpoint_that_takes_long_comes_seldom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now, written = 0.0, []
+
+    def write(*_: object) -> None:
+        nonlocal now
+        written.append(now)
+        now += 3.0
+
+    monkeypatch.setattr(runs, "CHECKPOINT_SECONDS", 30.0)
+    monkeypatch.setattr(runs, "write_tensors", write)
+    monkeypatch.setattr(runs.time, "monotonic", lambda: now)
+    run, state = new_run(tmp_path, _last_save=0.0), new_state()
+    for step in range(1000):
+        now += 1.0
+        run.checkpoint(step, 0.0, state)
+    assert written[0] == 30.0
+    assert written[1] - written[0] == 3.0 + 150.0  # a fiftieth of the time
+    assert len(written) == 7
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 def test_a_loss_that_is_no_number_names_iteration_and_checkpoint(tmp_path: Path, value: float) -> None:
     state = new_state()
