@@ -43,6 +43,16 @@ def print_rows(columns: tuple[str, str, str], rows: list[tuple[str, str, str]], 
         print_table(columns, rows)
 
 
+def print_records(records: list[dict[str, Any]], as_json: bool) -> None:
+    """Scores, as a table or as JSON."""
+    from condenset.console import print_scores
+
+    if as_json:
+        print(json.dumps(records, indent=1))
+    else:
+        print_scores(records)
+
+
 @contextlib.contextmanager
 def watched(run: Run, hint: str = "") -> Iterator[None]:
     """Progress on, warnings in a line, and Ctrl-C (or SIGTERM) taken at a step's end: exit code 130 (or 143)."""

@@ -1,0 +1,255 @@
+"""The commands that make a run and go on with it."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from condenset.cli_options import (
+    AllowFewer,
+    AsJson,
+    Augment,
+    Config,
+    DataDir,
+    Dataset,
+    Device,
+    Epochs,
+    Init,
+    Ipcs,
+    Iterations,
+    Lr,
+    Memory,
+    Methods,
+    Nets,
+    Network,
+    Out,
+    Overwrite,
+    Precision,
+    Seed,
+    Settings,
+    Size,
+    Whole,
+    WholeEpochs,
+)
+from condenset.cli_paper import resume_experiment
+from condenset.cli_shared import anchored, given, in_bytes_or_none, load, print_records, watched
+from condenset.errors import UserError
+
+if TYPE_CHECKING:
+    from condenset.plans import Plan, Wishes
+    from condenset.types import Splits
+
+
+def run_command(
+    dataset: Dataset = None,
+    method: Methods = None,
+    ipc: Ipcs = None,
+    network: Network = None,
+    iterations: Iterations = None,
+    lr: Lr = None,
+    init: Init = None,
+    augment: Augment = None,
+    settings: Settings = None,
+    allow_fewer: AllowFewer = None,
+    whole: Whole = None,
+    nets: Nets = None,
+    epochs: Epochs = None,
+    whole_epochs: WholeEpochs = None,
+    seed: Seed = None,
+    device: Device = None,
+    precision: Precision = None,
+    memory: Memory = None,
+    size: Size = None,
+    out: Out = None,
+    config: Config = None,
+    data_dir: DataDir = None,
+    overwrite: Overwrite = False,
+    as_json: AsJson = False,
+) -> None:
+    """Condense a dataset, score the sets and draw them: Random, DM and the whole dataset side by side."""
+    from condenset.plans import Wishes, read_settings
+
+    fields = given(network=network, iterations=iterations, lr=lr, init=init, augment=augment, allow_fewer=allow_fewer)
+    general, by_method = read_settings(settings or ())
+    wishes = Wishes(
+        methods=tuple(method or (() if config else ("random", "dm"))),
+        ipcs=tuple(ipc or ()),
+        recipe=fields | general,
+        by_method=by_method,
+        protocol=given(network=network, nets=nets, epochs=epochs, augment=augment),
+        whole=whole,
+        whole_epochs=whole_epochs,
+    )
+    place = given(seed=seed, device=device, precision=precision, memory=in_bytes_or_none(memory), size=size)
+    _begin(wishes, dataset, config, place, data_dir, out, overwrite, as_json)
+
+
+def compare_command(
+    dataset: Dataset = None,
+    methods: Annotated[str, typer.Option(help="all, or names joined by commas ('condenset methods').")] = "all",
+    ipc: Ipcs = None,
+    network: Network = None,
+    settings: Settings = None,
+    allow_fewer: AllowFewer = None,
+    whole: Whole = None,
+    nets: Nets = None,
+    epochs: Epochs = None,
+    whole_epochs: WholeEpochs = None,
+    seed: Seed = None,
+    device: Device = None,
+    precision: Precision = None,
+    memory: Memory = None,
+    size: Size = None,
+    out: Out = None,
+    data_dir: DataDir = None,
+    overwrite: Overwrite = False,
+    as_json: AsJson = False,
+) -> None:
+    """Condense by every method, score all sets alike, and draw accuracy against the seconds it took."""
+    from condenset.plans import Wishes, read_settings
+    from condenset.recipes import RECIPES
+
+    fields = given(network=network, allow_fewer=allow_fewer)
+    general, by_method = read_settings(settings or ())
+    chosen = tuple(RECIPES) if methods == "all" else tuple(name.strip() for name in methods.split(","))
+    wishes = Wishes(
+        methods=chosen,
+        ipcs=tuple(ipc or ()),
+        recipe=fields | general,
+        by_method=by_method,
+        protocol=given(network=network, nets=nets, epochs=epochs),
+        whole=whole,
+        whole_epochs=whole_epochs,
+    )
+    place = given(seed=seed, device=device, precision=precision, memory=in_bytes_or_none(memory), size=size)
+    _begin(wishes, dataset, None, place, data_dir, out, overwrite, as_json)
+
+
+def condense_command(
+    dataset: Dataset = None,
+    method: Methods = None,
+    ipc: Ipcs = None,
+    network: Network = None,
+    iterations: Iterations = None,
+    lr: Lr = None,
+    init: Init = None,
+    augment: Augment = None,
+    settings: Settings = None,
+    allow_fewer: AllowFewer = None,
+    seed: Seed = None,
+    device: Device = None,
+    precision: Precision = None,
+    memory: Memory = None,
+    size: Size = None,
+    out: Out = None,
+    config: Config = None,
+    data_dir: DataDir = None,
+    overwrite: Overwrite = False,
+    as_json: AsJson = False,
+) -> None:
+    """Condense a dataset, without scoring the set; it is condensed.safetensors in the run's folder."""
+    from condenset.plans import Wishes, read_settings
+
+    fields = given(network=network, iterations=iterations, lr=lr, init=init, augment=augment, allow_fewer=allow_fewer)
+    general, by_method = read_settings(settings or ())
+    wishes = Wishes(
+        methods=tuple(method or (() if config else ("dm",))),
+        ipcs=tuple(ipc or ()),
+        recipe=fields | general,
+        by_method=by_method,
+        evaluate=False,
+    )
+    place = given(seed=seed, device=device, precision=precision, memory=in_bytes_or_none(memory), size=size)
+    _begin(wishes, dataset, config, place, data_dir, out, overwrite, as_json)
+
+
+def resume_command(
+    folder: Annotated[Path, typer.Argument(help="Folder of a run that was stopped.")],
+    device: Device = None,
+    memory: Memory = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Go on with a run that was stopped or killed, to the same result."""
+    from condenset import plans, runs
+
+    bound = in_bytes_or_none(memory)
+    if (folder / "experiment.toml").is_file():
+        resume_experiment(folder, device, bound, data_dir, as_json)
+        return
+    if not (folder / "recipe.toml").is_file():
+        raise UserError(f"{folder} is not a run: it has no recipe.toml")
+    with runs.locked(folder):
+        with runs.writable(folder):
+            runs.sweep(folder)
+        changes = given(device=device, memory=bound)
+        plan = dataclasses.replace(plans.from_toml(folder / "recipe.toml"), **changes)
+        splits = load(plan.dataset, data_dir or plan.data_dir, plan.size)
+        if splits.train.fingerprint != plan.fingerprint:
+            raise UserError(f"{plan.dataset} is no longer the data that {folder} began with: start a new run")
+        plans.check_plan(plan, splits.train)
+        _go(plan, splits, folder, as_json)
+
+
+def _begin(
+    wishes: Wishes,
+    dataset: str | None,
+    config: Path | None,
+    place: dict[str, Any],
+    data_dir: Path | None,
+    out: Path | None,
+    overwrite: bool,
+    as_json: bool,
+) -> None:
+    """Make the plan and its folder, then go."""
+    from condenset import plans, runs
+    from condenset.engine import Place
+    from condenset.files import write_file
+
+    base = plans.from_toml(config) if config else None
+    if base is None and dataset is None:
+        raise UserError("which dataset? give a name ('condenset data list') or a path")
+    names = ("seed", "device", "precision", "memory", "size", "data_dir")
+    kept = {key: getattr(base, key) for key in names} if base else {}
+    settings = {**kept, **place, **given(data_dir=str(data_dir.absolute()) if data_dir else None)}
+    settings["dataset"] = anchored(dataset, settings.get("data_dir")) if dataset else base.dataset if base else ""
+    chosen = Place.best(settings.get("device"), settings.get("precision"))
+    settings |= {"device": str(chosen.device), "precision": chosen.precision}
+    if overwrite and out is None:
+        raise UserError("--overwrite needs --out: without it every run has a folder of its own")
+    if out:
+        runs.check_free(out, overwrite=overwrite)  # before the data are read, which may take long
+    splits = load(settings["dataset"], settings.get("data_dir"), settings.get("size"))
+    plan = plans.make_plan(splits.train, wishes, base, **settings)
+    if out:
+        runs.probe(out)
+    folder = out or runs.fresh_folder(Path("runs") / splits.train.name)
+    with runs.locked(folder):
+        runs.new_folder(folder, overwrite=overwrite)
+        with runs.writable(folder):
+            write_file(folder / "recipe.toml", plans.to_toml(plan).encode())
+        _go(plan, splits, folder, as_json)
+
+
+def _go(plan: Plan, splits: Splits, folder: Path, as_json: bool) -> None:
+    """Carry the plan out in its folder and say what came of it."""
+    from condenset.engine import Place
+    from condenset.runs import Run
+    from condenset.workflow import execute
+
+    run = Run(seed=plan.seed, place=Place.best(plan.device, plan.precision), folder=folder, memory=plan.memory)
+    print(f"{plan.dataset} on {run.place.hardware}, {run.place.precision}; all goes to {folder}", file=sys.stderr)
+    with watched(run, f"; go on with: condenset resume {shlex.quote(str(folder))}"):
+        records = execute(plan, splits, run)
+    print_records(records, as_json)
+    if not as_json:
+        print()
+        files = {"picture": "grid.png", "chart": "chart.png", "set": "condensed.safetensors", "results": "results.json"}
+        for what, file in files.items():
+            if (folder / file).exists():
+                print(f"{what:9}{folder / file}")
