@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 
 import pytest
@@ -14,7 +15,7 @@ from condenset.engine import Place
 from condenset.evaluation import score
 from condenset.recipes import Protocol
 from condenset.runs import Run
-from condenset.train import Trainer, TrainingSet
+from condenset.train import Trainer, TrainingSet, side_by_side
 from plain import augment_class, tiny_data
 
 CPU = Place.best("cpu")
@@ -71,12 +72,37 @@ def test_trainer_is_sgd(norm: str, strategy: str) -> None:
         views = trainer.parameters.views(trainer.weights, torch.float32)
         for name, parameter in expected.named_parameters():
             torch.testing.assert_close(views[name], parameter.detach(), rtol=2e-3, atol=2e-4)
-        for (name, buffer), mine in zip(expected.named_buffers(), trainer.network.buffers(), strict=True):
+        for (name, buffer), mine in zip(expected.named_buffers(), trainer.buffers.values(), strict=True):
             torch.testing.assert_close(mine, buffer, rtol=2e-3, atol=2e-4, msg=name)
         test = tiny_data([9, 9, 9], seed=1)
         images = (test.images.float() / 255 - 0.5) / 0.25
         right = (expected(images).argmax(1) == test.labels).float().mean()
         assert trainer.accuracy(TrainingSet.of(test, DEVICE)) == pytest.approx(float(right), abs=0.08)
+
+
+def test_trainers_may_share_a_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As they do where it is compiled: each has weights and running statistics of its own."""
+    data, made = (
+        TrainingSet.of(tiny_data([7, 7, 7]), DEVICE),
+        protocol(network="convnet(width=8, depth=2, norm='batch')"),
+    )
+
+    def trained() -> list[Trainer]:
+        trainers = [Trainer(made.network, data, made, CPU) for _ in range(2)]
+        for _ in side_by_side([each.training(0, "test", net) for net, each in enumerate(trainers)], DEVICE):
+            pass
+        return trainers
+
+    apart = trained()
+    module = apart[0].network, apart[0].plain
+    before = copy.deepcopy(module[0].state_dict())
+    monkeypatch.setattr("condenset.train.network_for", lambda *_, **__: module)
+    for mine, other in zip(trained(), apart, strict=True):
+        assert torch.equal(mine.weights, other.weights)
+        for buffer, expected in zip(mine.result().buffers(), other.result().buffers(), strict=True):
+            assert torch.equal(buffer, expected)
+        assert mine.accuracy(data) == other.accuracy(data)
+    assert all(torch.equal(value, before[name]) for name, value in module[0].state_dict().items())
 
 
 def test_protocol_drops_the_rate_after_pass_501_of_1001() -> None:

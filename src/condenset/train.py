@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from condenset import augment, draws, kernels, networks
 from condenset.engine import Place
-from condenset.engine.step import accelerate, by_hand, forward_of, mixed
+from condenset.engine.step import accelerate, by_hand, forward_of, mixed, network_for
 from condenset.kernels.descent import descend
 from condenset.recipes import Protocol
 from condenset.types import CondensedSet, ImageData
@@ -101,14 +101,17 @@ class Trainer:
         channels, self.size = data.images_NCHW.shape[1], data.images_NCHW.shape[-1]
         self.data, self.protocol, self.place, device = data, protocol, place, place.device
         self.is_ours = isinstance(architecture, str)
+        self.network: nn.Module
         if isinstance(architecture, str):
-            built = networks.build(architecture, channels=channels, size=self.size, num_classes=data.num_classes)
-            self.network: nn.Module = built.to(device)
-            self.dtype, self.forward = place.dtype, forward_of(self.network, place, compiling=compiling)
+            shape = (channels, self.size, data.num_classes)
+            self.network, self.forward = network_for(architecture, *shape, place, compiling=compiling)
+            self.dtype, self.plain = place.dtype, forward_of(self.network, place, compiling=False)
         else:
             self.network = architecture.to(device)
-            self.dtype, self.forward = torch.float32, mixed(forward_of(self.network, place, compiling=False), place)
-        self.buffers = {name: buffer.clone() for name, buffer in self.network.named_buffers()}
+            self.dtype, self.plain = torch.float32, mixed(forward_of(self.network, place, compiling=False), place)
+            self.forward = self.plain
+        self._fresh = {name: buffer.clone() for name, buffer in self.network.named_buffers()}
+        self._own_buffers = {name: buffer.clone() for name, buffer in self._fresh.items()} if self.is_ours else {}
         self.parameters = networks.Parameters(self.network, device, as_built=not self.is_ours)
         self.operations = augment.parse(protocol.augment, can_flip=data.can_flip)
         self.weights = torch.zeros(self.parameters.num, device=device)
@@ -122,6 +125,11 @@ class Trainer:
         self.order_key = torch.zeros_like(self.augment_key)
         self.pass_number, self.position = torch.zeros_like(self.clock), torch.zeros_like(self.clock)
         self._steps: dict[int, Callable[[], None]] = {}
+
+    @property
+    def buffers(self) -> dict[str, Tensor]:
+        """Batch norm's running statistics and the like, as they are now."""
+        return self._own_buffers if self.is_ours else dict(self.network.named_buffers())
 
     @property
     def passes(self) -> int:
@@ -182,8 +190,8 @@ class Trainer:
     def start(self, weights_P: Tensor, augment_key: Tensor) -> None:
         """Begin anew with these weights: nothing of the network before is remembered."""
         self.weights.copy_(weights_P)
-        for name, buffer in self.network.named_buffers():
-            buffer.copy_(self.buffers[name])
+        for name, buffer in self.buffers.items():
+            buffer.copy_(self._fresh[name])
         self.augment_key.copy_(augment_key)
         self.velocity.zero_()
         self.clock.zero_()
@@ -210,16 +218,19 @@ class Trainer:
         views = self.parameters.views(self.weights, torch.float32)
         for name, parameter in network.named_parameters():
             parameter.copy_(views[name])
+        for name, buffer in network.named_buffers():
+            buffer.copy_(self.buffers[name])
         return network.eval()
 
     @torch.no_grad()
     def accuracy(self, test: TrainingSet) -> float:
         """The share of the test images that the trained network gets right."""
         self.network.eval()
-        views, right = self.parameters.views(self.weights, self.dtype), torch.zeros((), device=self.place.device)
+        views = self.parameters.views(self.weights, self.dtype) | self._own_buffers
+        right = torch.zeros((), device=self.place.device)
         for first in range(0, len(test), TEST_BATCH):
             part = slice(first, first + TEST_BATCH)
-            logits = self.forward(views, test.images(part).to(self.dtype))
+            logits = self.plain(views, test.images(part).to(self.dtype))  # not worth compiling for another batch
             right += (logits.argmax(1) == test.labels[part]).sum()
         return float(right) / len(test)
 
@@ -232,7 +243,7 @@ class Trainer:
         """A step on the next `num` images, fewer for a set's last batch; with 0, the shuffling before a pass."""
         self.network.train()
         if num not in self._steps:
-            state = [self.weights, self.velocity, self.clock, self.order, self.position, *self.network.buffers()]
+            state = [self.weights, self.velocity, self.clock, self.order, self.position, *self.buffers.values()]
             state += self.forgetting.state if self.forgetting else ()
             ahead = torch.arange(num, device=self.place.device)
             step = (lambda: self._step(ahead)) if num else self._shuffle
@@ -254,7 +265,7 @@ class Trainer:
             images = augment.apply(transform, images[:, None], self.dtype)[:, 0]
         weights = self.weights.detach().requires_grad_()
         views = self.parameters.views(weights, self.dtype)
-        logits = self.forward(views, images.to(self.dtype))
+        logits = self.forward(views | self._own_buffers, images.to(self.dtype))
         loss = F.cross_entropy(logits.float(), labels)
         (gradient,) = torch.autograd.grad(loss, weights)
         self._descend(gradient, len(ahead))

@@ -14,12 +14,13 @@ from torch.func import functional_call
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_leaves
 
-from condenset import kernels
+from condenset import kernels, networks
 from condenset.engine.place import Place
 from condenset.networks.layers import Block
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Forward = Callable[[dict[str, Tensor], Tensor], Tensor]
 
 
 def compiled(function: Callable[P, R], place: Place) -> Callable[P, R]:
@@ -75,9 +76,7 @@ def traced(function: Callable[..., R], place: Place) -> Callable[..., R]:
     return call
 
 
-def forward_of(
-    network: nn.Module, place: Place, *, compiling: bool = True
-) -> Callable[[dict[str, Tensor], Tensor], Tensor]:
+def forward_of(network: nn.Module, place: Place, *, compiling: bool = True) -> Forward:
     """The network as a function of its parameters and images; compiled, unless kernels of our own do its blocks.
 
     compiling: not for a network that is trained only briefly, since it takes 10 to 20 seconds.
@@ -87,8 +86,31 @@ def forward_of(
         out: Tensor = functional_call(network, views, (images,))
         return out
 
-    nothing = not any(True for _ in network.parameters())  # to compile
-    return forward if nothing or not compiling or by_hand(network, place) else compiled(forward, place)
+    return compiled(forward, place) if compiling and _to_compile(network, place) else forward
+
+
+def _to_compile(network: nn.Module, place: Place) -> bool:
+    nothing = not any(True for _ in network.parameters())
+    return place.device.type == "cuda" and not nothing and not by_hand(network, place)
+
+
+def network_for(
+    spec: str, channels: int, size: int, num_classes: int, place: Place, *, compiling: bool
+) -> tuple[nn.Module, Forward]:
+    """A module of this architecture and its forward; where that is compiled, one for all who train it.
+
+    So its own parameters and buffers are nobody's: who calls the forward gives it those to use.
+    """
+    network = networks.build(spec, channels=channels, size=size, num_classes=num_classes).to(place.device)
+    if compiling and _to_compile(network, place):
+        return _compiled_network(spec, channels, size, num_classes, place)
+    return network, forward_of(network, place, compiling=False)
+
+
+@functools.lru_cache(maxsize=8)
+def _compiled_network(spec: str, channels: int, size: int, num_classes: int, place: Place) -> tuple[nn.Module, Forward]:
+    network = networks.build(spec, channels=channels, size=size, num_classes=num_classes).to(place.device)
+    return network, forward_of(network, place)
 
 
 def mixed(function: Callable[P, R], place: Place) -> Callable[P, R]:

@@ -94,7 +94,7 @@ def _train(data: ImageData, protocol: Protocol, run: Run) -> tuple[dict[str, Ten
         trainer.train(run.seed, "trained", after_pass=after_pass)
     seconds, accuracy = round(time.monotonic() - start, 3), float(seen.right_N.float().mean())
     run.event("trained", network=protocol.network, passes=protocol.passes, train_accuracy=accuracy, seconds=seconds)
-    buffers = {f"buffers.{name}": buffer.clone() for name, buffer in trainer.network.named_buffers()}
+    buffers = {f"buffers.{name}": buffer.clone() for name, buffer in trainer.buffers.items()}
     return {"weights": trainer.weights, "forgetting": seen.counts_N, **buffers}, seconds
 
 
