@@ -75,19 +75,17 @@ def plain_run(
             losses.append(float(loss.detach()))
             network.train()
             for each in range(inner if number + 1 < outer else 0):
-                order = draws.permutation(keys["order"], (step + 1) * inner + each, len(labels))
-                for places in order.split(256):
-                    batch = torch.cat([each.detach() for each in images])[places]
-                    if operations:
-                        drawn = draws.uniform(keys["training"], trained, torch.arange(len(batch)), augment.NUM_UNIFORMS)
-                        drawn[:, 0] = drawn[0, 0]  # the operation is the batch's, its parameters the image's
-                        batch = torch.cat(
-                            [augment_class(x[None], operations, u) for x, u in zip(batch, drawn, strict=True)]
-                        )
-                    of_network.zero_grad()
-                    F.cross_entropy(network(batch), labels[places]).backward()
-                    of_network.step()
-                    trained += 1
+                batch = torch.cat([each.detach() for each in images])  # all of them: no order is drawn
+                if operations:
+                    drawn = draws.uniform(keys["training"], trained, torch.arange(len(batch)), augment.NUM_UNIFORMS)
+                    drawn[:, 0] = drawn[0, 0]  # the operation is the batch's, its parameters the image's
+                    batch = torch.cat(
+                        [augment_class(x[None], operations, u) for x, u in zip(batch, drawn, strict=True)]
+                    )
+                of_network.zero_grad()
+                F.cross_entropy(network(batch), labels).backward()
+                of_network.step()
+                trained += 1
             step += 1
     return [each.detach() for each in images], losses
 

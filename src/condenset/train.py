@@ -193,6 +193,7 @@ class Trainer:
         for name, buffer in self.buffers.items():
             buffer.copy_(self._fresh[name])
         self.augment_key.copy_(augment_key)
+        torch.arange(len(self.order), out=self.order)
         self.velocity.zero_()
         self.clock.zero_()
         if self.forgetting:
@@ -235,6 +236,9 @@ class Trainer:
         return float(right) / len(test)
 
     def _begin_pass(self, order_key: Tensor, number: int | Tensor) -> None:
+        if len(self.data) <= self.protocol.batch:  # one step has all images, to which their order is nothing
+            self.position.zero_()
+            return
         self.order_key.copy_(order_key)
         self.pass_number.fill_(number)
         self._step_of(0)()
