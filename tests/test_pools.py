@@ -225,7 +225,7 @@ def test_several_sizes_are_resumed_wherever_the_pool_lies_then(
 def test_a_pool_is_trained_network_by_network(tmp_path: Path, shared: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     data = tiny_data(COUNTS)
     run = Run(place=CPU)
-    run.progress = StopAtStep(run, 10)  # in the midst of the second network
+    run.progress = StopAtStep(run, 45)  # in the midst of the second network: each takes 40 steps
     with pytest.raises(Interrupted):
         fill_pool(data, tmp_path, 3, pool_protocol(data, **TRAINING), EDGES, run)
     assert Pool.load(tmp_path).num_networks == 1

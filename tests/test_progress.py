@@ -6,7 +6,12 @@ import sys
 import pytest
 
 import condenset as cs
-from condenset.progress import progress_bar
+from condenset import progress
+from condenset.engine import Place
+from condenset.evaluation import score
+from condenset.progress import Silent, progress_bar
+from condenset.recipes import Protocol
+from condenset.runs import Interrupted, Run
 from plain import tiny_data
 
 
@@ -49,3 +54,37 @@ def test_python_users_see_a_bar_too(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "training networks" in sys.stderr.getvalue()
     monkeypatch.setattr(sys, "stderr", None)
     cs.condense(data, "mmd", ipc=1, iterations=2, device="cpu")
+
+
+def test_a_log_gets_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    now = 0.0
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    shown = progress.Shown()
+    shown.part = "3/21"
+    shown.start("dm, 1 a class", 400)
+    for done in range(1, 101):
+        now += 1.0
+        shown.update(done, "loss 2")
+    shown.stop()
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "3/21 dm, 1 a class: 30 of 400, loss 2, about 6 min to go"
+    assert len(lines) == 3
+
+
+@pytest.mark.parametrize("asked_in", ["training", "testing"])
+def test_a_stop_does_not_wait_for_the_end_of_a_pass(asked_in: str) -> None:
+    data = tiny_data([20, 20])
+
+    class StopsAt(Silent):
+        seen = 0
+
+        def update(self, done: int, note: str = "") -> None:
+            if (note == "testing") == (asked_in == "testing"):
+                run.stop_requested = 2
+                self.seen += 1
+
+    run = Run(place=Place.best("cpu"), progress=StopsAt())
+    protocol = Protocol(network="convnet(width=4, depth=1)", nets=1, epochs=2, batch=4)
+    with pytest.raises(Interrupted):
+        score(data, data, protocol, run)
+    assert run.progress.seen == 1

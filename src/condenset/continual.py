@@ -174,8 +174,8 @@ class Memory:
         protocol = make_protocol(name=form.name, size=form.shape[-1], **chosen)
         trainer = Trainer(protocol.network, TrainingSet.of(small, self.place.device), protocol, self.place)
         run = Run(place=self.place, progress=Shown())
-        with reported(run, "training a network", trainer.passes) as report:
-            trainer.train(self.seed if seed is None else seed, "evaluate", 0, after_pass=report)
+        with reported(run, "training a network", trainer.num_steps) as report:
+            trainer.train(self.seed if seed is None else seed, "evaluate", 0, report=report)
         if not math.isfinite(trainer.weights.sum()):
             raise UserError("the network is no longer numbers: a smaller lr may help")
         return Classifier(trainer.result(), self.class_names, form.mean, form.std)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import time
@@ -61,8 +62,8 @@ def score(small: CondensedSet | ImageData, test: ImageData, protocol: Protocol, 
     descent = dataclasses.replace(protocol, momentum=0.0, weight_decay=0.0, augment="none")
     made = descent if own else protocol
     trainers = [Trainer(protocol.network, train_set, made, run.place) for _ in range(max(map(len, groups), default=0))]
-    passes = 1 if own else protocol.num_passes(len(train_set))
-    total, done = protocol.nets * passes, len(known) * passes
+    steps = len(own["schedule"]) if own else protocol.length(len(train_set))[0]
+    total, done = protocol.nets * steps, len(known) * steps
     with reported(run, text or "training networks", total, done) as report:
         for nets in groups:
             began, mine = time.monotonic(), trainers[: len(nets)]
@@ -71,8 +72,8 @@ def score(small: CondensedSet | ImageData, test: ImageData, protocol: Protocol, 
             trainings = [each.descending(*key, **own) if own else each.training(*key) for each, key in pairs]
             for number in side_by_side(trainings, device):
                 report(done + number * len(nets), note)
-            done += passes * len(nets)
-            right = [trainer.accuracy(test_set) for trainer in mine]
+            done += steps * len(nets)
+            right = [trainer.accuracy(test_set, functools.partial(report, done, "testing")) for trainer in mine]
             seconds = round((time.monotonic() - began) / len(nets), 3)
             for net, accuracy in zip(nets, right, strict=True):
                 run.event("network", net=net, accuracy=accuracy, seconds=seconds, way=way)

@@ -12,11 +12,14 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 LONG = 600.0  # seconds, from which on an estimate is told
+LINE_SECONDS = 30.0  # between two lines where there is no terminal for a bar
 _shown = False  # one bar at a time: a reader's bar inside a caller's bar stays silent
 
 
 class Silent:
     """Progress that nobody watches."""
+
+    part: str = ""  # which of a run's jobs is under way, such as 3/21
 
     def start(self, text: str, total: int, done: int = 0) -> None: ...
 
@@ -26,7 +29,7 @@ class Silent:
 
 
 class Shown(Silent):
-    """A bar on a terminal with rate, loss and time left; elsewhere a line only for what takes long."""
+    """A bar on a terminal with rate, loss and time left; elsewhere a line now and then for what takes long."""
 
     def __init__(self) -> None:
         self.terminal = sys.stderr is not None and sys.stderr.isatty()
@@ -34,7 +37,8 @@ class Shown(Silent):
         self.task: TaskID | None = None
 
     def start(self, text: str, total: int, done: int = 0) -> None:
-        self.text, self.total, self.told = text, total, False
+        self.text, self.total, self.told = f"{self.part} {text}".strip(), total, False
+        self.spoken = time.monotonic()
         self.first: tuple[int, float] | None = None  # steps and time when the first were done
         if self.terminal:
             from rich.console import Console
@@ -50,7 +54,7 @@ class Shown(Silent):
                 console=Console(stderr=True, markup=False, highlight=False),
                 transient=True,
             )
-            self.task = self.bar.add_task(text, total=total, completed=done, note="", rate="")
+            self.task = self.bar.add_task(self.text, total=total, completed=done, note="", rate="")
             self.bar.start()
 
     def update(self, done: int, note: str = "") -> None:
@@ -62,12 +66,19 @@ class Shown(Silent):
             self.bar.update(self.task, completed=done, note=note, rate=f"{rate:.3g}/s" if rate else "")
         left = (self.total - done) / rate if rate else 0.0
         if not self.told and seconds > 5 and left > LONG:
-            self.told = True
-            line = f"{self.text}: about {span(left)} to go at this rate ({rate:.3g} steps a second)"
-            if self.bar is not None:
-                self.bar.console.print(line, soft_wrap=True)
-            elif sys.stderr is not None:
-                print(line, file=sys.stderr, flush=True)
+            self.told, self.spoken = True, now
+            self._say(f"{self.text}: about {span(left)} to go at this rate ({rate:.3g} steps a second)")
+        elif self.bar is None and now - self.spoken >= LINE_SECONDS:
+            self.spoken = now
+            rest = [note] if note else []
+            rest += [f"about {span(left)} to go"] if left else []
+            self._say(f"{self.text}: {', '.join([f'{done} of {self.total}', *rest])}")
+
+    def _say(self, line: str) -> None:
+        if self.bar is not None:
+            self.bar.console.print(line, soft_wrap=True)
+        elif sys.stderr is not None:
+            print(line, file=sys.stderr, flush=True)
 
     def stop(self) -> None:
         if self.bar is not None:

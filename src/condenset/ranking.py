@@ -169,19 +169,19 @@ def _try_out_group(
     seen: Mapping[str, TrainingSet],
     protocol: Protocol,
     run: Run,
-    after_pass: Callable[[int], None],
+    report: Callable[[int], None],
 ) -> Iterator[Ranked]:
     """Train the networks of architectures side by side, or, where one of them cannot be trained, one by one."""
     began, specs = time.monotonic(), [each for each in group.values() if isinstance(each, str)]
     if len(specs) == len(group) > 1:
         with contextlib.suppress(UserError, torch.OutOfMemoryError):  # whose reason comes when each is tried alone
-            found = _side_by_side(specs, train_set, seen, protocol, run, after_pass)
+            found = _side_by_side(specs, train_set, seen, protocol, run, report)
             seconds = round((time.monotonic() - began) / len(group), 3)
             for name, means in zip(group, found, strict=True):
                 yield Ranked(name=name, accuracy=means.pop(""), also=means, seconds=seconds)
             return
     for name, architecture in group.items():
-        yield _try_out(name, architecture, train_set, seen, protocol, run, after_pass)
+        yield _try_out(name, architecture, train_set, seen, protocol, run, report)
 
 
 def _side_by_side(
@@ -190,7 +190,7 @@ def _side_by_side(
     seen: Mapping[str, TrainingSet],
     protocol: Protocol,
     run: Run,
-    after_pass: Callable[[int], None],
+    report: Callable[[int], None],
 ) -> list[dict[str, float]]:
     """By architecture, the mean accuracies on what is looked at."""
     with contextlib.ExitStack() as stack:
@@ -199,17 +199,17 @@ def _side_by_side(
         for net, trainers in enumerate(zip(*each, strict=True)):
             trainings = [trainer.training(run.seed, "rank", net) for trainer in trainers]
             for number in side_by_side(trainings, run.place.device):
-                after_pass(number)
+                report(number)
             for own, trainer in zip(found, trainers, strict=True):
-                own.append(_looked(trainer, seen))
+                own.append(_looked(trainer, seen, report))
     return [_means(own) for own in found]
 
 
-def _looked(trainer: Trainer, seen: Mapping[str, TrainingSet]) -> dict[str, float]:
+def _looked(trainer: Trainer, seen: Mapping[str, TrainingSet], report: Callable[[int], None]) -> dict[str, float]:
     """The trained network's accuracies."""
     if not bool(trainer.weights.isfinite().all()):
         raise UserError("it diverged: its weights are no longer numbers")
-    return {key: trainer.accuracy(images) for key, images in seen.items()}
+    return {key: trainer.accuracy(images, lambda: report(0)) for key, images in seen.items()}
 
 
 def _means(accuracies: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -223,7 +223,7 @@ def _try_out(
     seen: Mapping[str, TrainingSet],
     protocol: Protocol,
     run: Run,
-    after_pass: Callable[[int], None],
+    report: Callable[[int], None],
 ) -> Ranked:
     """Train an architecture's networks; one that cannot be is told so, and the others go on."""
     began = time.monotonic()
@@ -233,8 +233,8 @@ def _try_out(
     try:
         with contextlib.closing(_trainers(architecture, train_set, protocol, run)) as trainers:
             for net, trainer in enumerate(trainers):
-                trainer.train(run.seed, "rank", net, after_pass=after_pass)
-                accuracies.append(_looked(trainer, seen))
+                trainer.train(run.seed, "rank", net, report=report)
+                accuracies.append(_looked(trainer, seen, report))
     except expected as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         return Ranked(name=name, reason=reason, seconds=round(time.monotonic() - began, 3))
@@ -245,12 +245,12 @@ def _try_out(
 def _reporter(run: Run, accuracies: Sequence[float], done: int) -> Callable[[int], None]:
     note = f"best {100 * max(accuracies):.1f}%" if accuracies else ""
 
-    def after_pass(_: int) -> None:
+    def report(_: int) -> None:
         run.progress.update(done, note)
         if run.stop_requested:
             raise Interrupted
 
-    return after_pass
+    return report
 
 
 def _trainers(

@@ -19,6 +19,7 @@ from condenset.recipes import Protocol
 from condenset.types import CondensedSet, ImageData
 
 TEST_BATCH = 1000
+REST_AFTER = 100  # steps on a GPU, which take it a twentieth of a second; elsewhere one may take a second
 TOGETHER = 5  # networks on one GPU, where a step of one leaves part of it idle; 4 and 8 are as good, 20 are 4 times 5
 
 
@@ -137,6 +138,11 @@ class Trainer:
         return self.protocol.num_passes(len(self.data))
 
     @property
+    def num_steps(self) -> int:
+        """Steps of a training."""
+        return self.protocol.length(len(self.data))[0]
+
+    @property
     def _sizes(self) -> list[int]:
         """Images in each step of a pass."""
         num, batch = len(self.data), self.protocol.batch
@@ -146,41 +152,50 @@ class Trainer:
         self,
         seed: int,
         *tags: str | int,
+        report: Callable[[int], None] = lambda _: None,
         after_pass: Callable[[int], None] = lambda _: None,
         after_step: Callable[[], None] = lambda: None,
     ) -> None:
-        """Draw a fresh network and train it; after_step() is called as a step ends, after_pass(n) as pass n, from 1."""
-        for number in self.training(seed, *tags, after_step=after_step):
-            after_pass(number)
+        """Draw a fresh network and train it.
+
+        after_step() is called as a step ends, after_pass(n) as pass n, from 1; report(n), when n steps are done, so
+        often that a person who watches or wants to stop need not wait long.
+        """
+        a_pass = len(self._sizes)
+        for done in self.training(seed, *tags, after_step=after_step):
+            report(done)
+            if done % a_pass == 0 or done == self.num_steps:
+                after_pass(-(-done // a_pass))
 
     def training(self, seed: int, *tags: str | int, after_step: Callable[[], None] = lambda: None) -> Iterator[int]:
-        """The same pass by pass, each done when it is asked for: their numbers, from 1."""
+        """The same, with a rest after each pass and, in a long one, on the way: the steps done by then."""
         self._draw(seed, *tags)
         sizes, order_key = self._sizes, draws.make_key(seed, *tags, "order", device=self.place.device)
         num_steps, drop_after = self.protocol.length(len(self.data))
-        for done in range(num_steps):
-            number, place = divmod(done, len(sizes))
+        rest_after = REST_AFTER if self.place.device.type == "cuda" else 1
+        for done in range(1, num_steps + 1):
+            number, place = divmod(done - 1, len(sizes))
             if place == 0:
                 self._begin_pass(order_key, number + 1)
             self._step_of(sizes[place])()
             after_step()
-            if done + 1 == drop_after:
+            if done == drop_after:
                 self.lr.mul_(0.1)
                 self.velocity.zero_()
-            if place + 1 == len(sizes) or done + 1 == num_steps:
-                yield number + 1
+            if place + 1 == len(sizes) or done == num_steps or (place + 1) % rest_after == 0:
+                yield done
 
     def descending(
         self, seed: int, *tags: str | int, schedule: Sequence[Tensor], step_sizes: Sequence[float]
     ) -> Iterator[int]:
-        """Instead of passes a step of each size, on the images at each of the schedule's places; all count as one."""
+        """Instead of passes a step of each size, on the images at each of the schedule's places: how many are done."""
         self._draw(seed, *tags)
-        for places, size in zip(schedule, step_sizes, strict=True):
+        for done, (places, size) in enumerate(zip(schedule, step_sizes, strict=True), start=1):
             self.order[: len(places)].copy_(places)
             self.position.zero_()
             self.lr.fill_(size)
             self._step_of(len(places))()
-        yield 1
+            yield done
 
     def _draw(self, seed: int, *tags: str | int) -> None:
         device = self.place.device
@@ -224,7 +239,7 @@ class Trainer:
         return network.eval()
 
     @torch.no_grad()
-    def accuracy(self, test: TrainingSet) -> float:
+    def accuracy(self, test: TrainingSet, after_batch: Callable[[], None] = lambda: None) -> float:
         """The share of the test images that the trained network gets right."""
         self.network.eval()
         views = self.parameters.views(self.weights, self.dtype) | self._own_buffers
@@ -233,6 +248,7 @@ class Trainer:
             part = slice(first, first + TEST_BATCH)
             logits = self.plain(views, test.images(part).to(self.dtype))  # not worth compiling for another batch
             right += (logits.argmax(1) == test.labels[part]).sum()
+            after_batch()
         return float(right) / len(test)
 
     def _begin_pass(self, order_key: Tensor, number: int | Tensor) -> None:
@@ -291,9 +307,9 @@ class Trainer:
 
 
 def side_by_side(trainings: Sequence[Iterator[int]], device: torch.device) -> Iterator[int]:
-    """Take a pass of each training in turn, all having as many; on a GPU each has a stream, and they fill it together.
+    """Go on with each training in turn to its next rest, all having as many: the number that they rest at.
 
-    A network's result does not depend on its neighbours.
+    On a GPU each has a stream, and they fill it together. A network's result does not depend on its neighbours.
     """
     streams = [torch.cuda.Stream(device) for _ in trainings] if device.type == "cuda" else []
     for stream in streams:

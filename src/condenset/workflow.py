@@ -30,8 +30,9 @@ def execute(plan: Plan, splits: Splits, run: Run) -> list[dict[str, Any]]:
     finished = read_results(run.folder)
     done = {(record["method"], record["ipc"]): record for record in finished if "accuracy_mean" in record}
     keys = [(job.method, job.ipc) for job in plan.jobs]
-    for key, job in zip(keys, plan.jobs, strict=True):
+    for number, (key, job) in enumerate(zip(keys, plan.jobs, strict=True), start=1):
         if key not in done:
+            run.progress.part = f"{number}/{len(keys)}" if len(keys) > 1 else ""
             done[key] = _do(plan, job, splits, run)
             records = [done[key] for key in keys if key in done]
             if run.folder and records != finished[: len(records)]:

@@ -153,9 +153,9 @@ def fill_pool(data: ImageData, folder: Path, num: int, protocol: Protocol, edges
         rest, held = split_off(data, HELD_OUT, seed=run.seed)
         trainer = Trainer(protocol.network, TrainingSet.of(rest, run.place.device), protocol, run.place)
         seen = Watch(trainer, TrainingSet.of(held, run.place.device), names)
-        with reported(run, "training a pool of networks", num * trainer.passes) as report:
+        with reported(run, "training a pool of networks", num * trainer.num_steps) as report:
             for number in missing:
-                seen.train(run.seed, number, _offset(report, number * trainer.passes))
+                seen.train(run.seed, number, _offset(report, number * trainer.num_steps))
                 with writable(folder):
                     write_tensors(_path(folder, number), {"weights": seen.weights_SP}, seen.metadata(about))
     return Pool.load(folder)
@@ -174,16 +174,16 @@ class Watch:
         self.step = 0
         self.kept: list[tuple[int, float, Tensor]] = []  # step, accuracy, weights
 
-    def train(self, seed: int, number: int, after_pass: Callable[[int], None]) -> None:
+    def train(self, seed: int, number: int, report: Callable[[int], None]) -> None:
         """Train network `number` of a pool; what is kept of it stands until the next."""
         self.step, self.kept = 0, []
         last = self.trainer.passes
 
         def pass_ended(done: int) -> None:
             self.look(always=done == last)
-            after_pass(done)
 
-        self.trainer.train(seed, "pool", number, after_pass=pass_ended, after_step=self._step_ended)
+        step_ended = self._step_ended
+        self.trainer.train(seed, "pool", number, report=report, after_pass=pass_ended, after_step=step_ended)
 
     def look(self, *, always: bool = False) -> None:
         """Keep the network as it stands if it is the first in its group, or always."""

@@ -84,14 +84,13 @@ def _train(data: ImageData, protocol: Protocol, run: Run) -> tuple[dict[str, Ten
     start, device = time.monotonic(), run.place.device
     seen = Forgetting(len(data), device)
     trainer = Trainer(protocol.network, TrainingSet.of(data, device), protocol, run.place, forgetting=seen)
-    with reported(run, "training a network on the whole set", protocol.passes) as report:
 
-        def after_pass(number: int) -> None:
-            if not torch.isfinite(trainer.weights.sum()):
-                raise UserError(f"the network is no longer numbers after pass {number}: a smaller network_lr may help")
-            report(number)
+    def after_pass(number: int) -> None:
+        if not torch.isfinite(trainer.weights.sum()):
+            raise UserError(f"the network is no longer numbers after pass {number}: a smaller network_lr may help")
 
-        trainer.train(run.seed, "trained", after_pass=after_pass)
+    with reported(run, "training a network on the whole set", trainer.num_steps) as report:
+        trainer.train(run.seed, "trained", report=report, after_pass=after_pass)
     seconds, accuracy = round(time.monotonic() - start, 3), float(seen.right_N.float().mean())
     run.event("trained", network=protocol.network, passes=protocol.passes, train_accuracy=accuracy, seconds=seconds)
     buffers = {f"buffers.{name}": buffer.clone() for name, buffer in trainer.buffers.items()}
