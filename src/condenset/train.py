@@ -104,8 +104,9 @@ class Trainer:
         self.is_ours = isinstance(architecture, str)
         self.network: nn.Module
         if isinstance(architecture, str):
-            shape = (channels, self.size, data.num_classes)
-            self.network, self.forward = network_for(architecture, *shape, place, compiling=compiling)
+            shape, batches = (channels, self.size, data.num_classes), frozenset(self._sizes)
+            found = network_for(architecture, *shape, place, batches=batches, compiling=compiling)
+            self.network, self.forward = found
             self.dtype, self.plain = place.dtype, forward_of(self.network, place, compiling=False)
         else:
             self.network = architecture.to(device)

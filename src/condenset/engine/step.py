@@ -95,20 +95,23 @@ def _to_compile(network: nn.Module, place: Place) -> bool:
 
 
 def network_for(
-    spec: str, channels: int, size: int, num_classes: int, place: Place, *, compiling: bool
+    spec: str, channels: int, size: int, num_classes: int, place: Place, *, batches: frozenset[int], compiling: bool
 ) -> tuple[nn.Module, Forward]:
-    """A module of this architecture and its forward; where that is compiled, one for all who train it.
+    """A module of this architecture and its forward; where that is compiled, one for all who train it on such batches.
 
     So its own parameters and buffers are nobody's: who calls the forward gives it those to use.
     """
     network = networks.build(spec, channels=channels, size=size, num_classes=num_classes).to(place.device)
     if compiling and _to_compile(network, place):
-        return _compiled_network(spec, channels, size, num_classes, place)
+        return _compiled_network(spec, channels, size, num_classes, place, batches)
     return network, forward_of(network, place, compiling=False)
 
 
 @functools.lru_cache(maxsize=8)
-def _compiled_network(spec: str, channels: int, size: int, num_classes: int, place: Place) -> tuple[nn.Module, Forward]:
+def _compiled_network(
+    spec: str, channels: int, size: int, num_classes: int, place: Place, batches: frozenset[int]
+) -> tuple[nn.Module, Forward]:
+    """By sizes of batch too: the compiler gives up on a function that has been given many."""
     network = networks.build(spec, channels=channels, size=size, num_classes=num_classes).to(place.device)
     return network, forward_of(network, place)
 
