@@ -135,10 +135,10 @@ def test_equally_forgotten_images_are_drawn_by_the_seed() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"network_lr": 0}, "network_lr must be above 0, but got 0"),
-        ({"network_lr": float("inf")}, "network_lr must be above 0, but got inf"),
-        ({"epochs": -1}, "epochs must be 0 or more, but got -1"),
-        ({"batch": 0}, "batch must be 1 or more, but got 0"),
+        ({"network_lr": 0}, "network_lr must be a number above 0, but got 0"),
+        ({"network_lr": float("inf")}, "network_lr must be a number above 0, but got inf"),
+        ({"epochs": -1}, "epochs must be a whole number, 0 or more, but got -1"),
+        ({"batch": 0}, "batch must be a whole number, 1 or more, but got 0"),
         ({"augment": "blur"}, "augmentation must be one of"),
         ({"lr": 1.0}, "an option of herding must be one of"),
     ],

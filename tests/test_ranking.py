@@ -167,7 +167,7 @@ def test_mistakes_are_one_line(parts: tuple[cs.ImageData, cs.ImageData]) -> None
             cs.rank(architectures, train, validation, **FAST)  # type: ignore[arg-type]
     with pytest.raises(cs.UserError, match="did you mean 'epochs'"):
         cs.rank([GOOD], train, validation, epoch=3)
-    with pytest.raises(cs.UserError, match="steps must be 1 or more, but got 0"):
+    with pytest.raises(cs.UserError, match="steps must be a whole number, 1 or more, but got 0"):
         cs.rank([GOOD], train, validation, steps=0)
     with pytest.raises(cs.UserError, match="are the architectures given"):
         cs.rank([GOOD], train, validation, network=BAD)
