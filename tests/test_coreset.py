@@ -107,7 +107,7 @@ def test_a_coreset_is_its_rule_on_the_embedding_of_the_trained_network(method: s
     trainer.train(3, "trained")
     network = networks.build(protocol.network, channels=3, size=8, num_classes=3)
     views = trainer.parameters.views(trainer.weights, torch.float32)
-    network.load_state_dict({**views, **dict(trainer.network.named_buffers())})
+    network.load_state_dict({**views, **trainer.buffers})
     with torch.no_grad():
         features = network.eval().embed((data.images.float() / 255 - 0.5) / 0.25)
     for number, part in enumerate(found.split([5, 4, 5])):
@@ -135,10 +135,10 @@ def test_equally_forgotten_images_are_drawn_by_the_seed() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"network_lr": 0}, "network_lr must be above 0, but got 0"),
-        ({"network_lr": float("inf")}, "network_lr must be above 0, but got inf"),
-        ({"epochs": -1}, "epochs must be 0 or more, but got -1"),
-        ({"batch": 0}, "batch must be 1 or more, but got 0"),
+        ({"network_lr": 0}, "network_lr must be a number above 0, but got 0"),
+        ({"network_lr": float("inf")}, "network_lr must be a number above 0, but got inf"),
+        ({"epochs": -1}, "epochs must be a whole number, 0 or more, but got -1"),
+        ({"batch": 0}, "batch must be a whole number, 1 or more, but got 0"),
         ({"augment": "blur"}, "augmentation must be one of"),
         ({"lr": 1.0}, "an option of herding must be one of"),
     ],

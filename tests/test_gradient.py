@@ -230,11 +230,11 @@ def test_steps_by_images_a_class() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"outer": 0}, "outer must be 1 or more, but got 0"),
-        ({"outer": 2.5}, "outer must be 1 or more, but got 2.5"),
-        ({"inner": -1}, "inner must be 0 or more, but got -1"),
-        ({"inner": True}, "inner must be 0 or more, but got True"),
-        ({"network_lr": 0}, "network_lr must be above 0"),
+        ({"outer": 0}, "outer must be a whole number, 1 or more, but got 0"),
+        ({"outer": 2.5}, "outer must be a whole number, 1 or more, but got 2.5"),
+        ({"inner": -1}, "inner must be a whole number, 0 or more, but got -1"),
+        ({"inner": True}, "inner must be a whole number, 0 or more, but got True"),
+        ({"network_lr": 0}, "network_lr must be a number above 0"),
     ],
 )
 def test_recipes_validate_themselves(fields: dict[str, object], message: str) -> None:

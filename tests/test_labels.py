@@ -127,5 +127,5 @@ def test_bfloat16_features_are_solved_in_float32() -> None:
 
 
 def test_mistakes_are_one_line() -> None:
-    with pytest.raises(cs.UserError, match="ridge must be above 0"):
+    with pytest.raises(cs.UserError, match="ridge must be a number above 0"):
         recipe(ridge=0.0)

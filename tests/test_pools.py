@@ -255,8 +255,24 @@ def test_what_does_not_fit_is_one_line(shared: Pool, tmp_path: Path) -> None:
     (tmp_path / "note.txt").touch()
     with pytest.raises(cs.UserError, match="not empty and not a pool"):
         small_pool(tmp_path)
-    with pytest.raises(cs.UserError, match="num must be 1 or more"):
+    with pytest.raises(cs.UserError, match="num must be a whole number, 1 or more"):
         small_pool(tmp_path / "b", num=0)
+
+
+def test_a_pool_goes_where_its_folder_does(shared: Pool, tmp_path: Path) -> None:
+    data, fields = tiny_data(COUNTS), {"ipc": 1, "network": SPEC, "iterations": 1, "batch": 4, "device": "cpu"}
+    by_pool, by_path, by_text = (
+        cs.condense(data, pool=pool, **fields)  # type: ignore[arg-type]
+        for pool in (shared, shared.folder, str(shared.folder))
+    )
+    assert by_pool.provenance["recipe"]["pool"] == str(shared.folder)
+    assert torch.equal(by_pool.images, by_text.images) and torch.equal(by_path.images, by_text.images)
+    memory = cs.Memory(pool=shared, **fields)  # type: ignore[arg-type]
+    memory.add(data)
+    memory.save(tmp_path / "memory.safetensors")
+    assert torch.equal(cs.Memory.load(tmp_path / "memory.safetensors").set.images, memory.set.images)
+    with pytest.raises(cs.UserError, match="group must come with the pool that it is of, but got '60-70'"):
+        cs.condense(data, ipc=1, group="60-70")
 
 
 def test_damaged_files_are_named(shared: Pool, tmp_path: Path) -> None:

@@ -167,7 +167,7 @@ def test_mistakes_are_one_line(parts: tuple[cs.ImageData, cs.ImageData]) -> None
             cs.rank(architectures, train, validation, **FAST)  # type: ignore[arg-type]
     with pytest.raises(cs.UserError, match="did you mean 'epochs'"):
         cs.rank([GOOD], train, validation, epoch=3)
-    with pytest.raises(cs.UserError, match="steps must be 1 or more, but got 0"):
+    with pytest.raises(cs.UserError, match="steps must be a whole number, 1 or more, but got 0"):
         cs.rank([GOOD], train, validation, steps=0)
     with pytest.raises(cs.UserError, match="are the architectures given"):
         cs.rank([GOOD], train, validation, network=BAD)
@@ -265,6 +265,42 @@ def test_a_folder_keeps_what_is_done(
     assert json.loads((tmp_path / "a/ranking.json").read_text()) == json.loads(found.to_json())
     monkeypatch.setattr(Trainer, "train", None)
     assert cs.rank([GOOD, linear], *parts, folder=tmp_path / "a", **FAST) == found
+
+
+def hidden(channels: int, size: int, num_classes: int, *, wide: bool = False) -> nn.Module:
+    width = 32 if wide else 1
+    return nn.Sequential(nn.Flatten(), nn.Linear(channels * size**2, width), nn.Linear(width, num_classes))
+
+
+def test_a_folder_knows_architectures_by_names_that_do_not_go_with_their_order(
+    parts: tuple[cs.ImageData, cs.ImageData], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wide = functools.partial(hidden, wide=True)
+    first = cs.rank([hidden, wide, functools.partial(linear)], *parts, folder=tmp_path, **FAST)
+    assert {row.name for row in first.rows} == {"hidden", "hidden(wide=True)", "linear"}
+    assert len({row.accuracy for row in first.rows}) > 1
+    monkeypatch.setattr(Trainer, "train", None)
+    again = cs.rank([wide, linear, hidden], *parts, folder=tmp_path, **FAST)
+    assert {row.name: row for row in again.rows} == {row.name: row for row in first.rows}
+    for same in ([linear, linear], [linear, functools.partial(linear)], [lambda *shape: linear(*shape)]):
+        with pytest.raises(
+            cs.UserError, match=r"(two .* 'linear'|a lambda has no name), .* by their names: give a mapping"
+        ):
+            cs.rank(same, *parts, folder=tmp_path, **FAST)
+
+
+def test_arguments_are_told_without_where_they_lie() -> None:
+    build = functools.partial(linear, 3, act=nn.ReLU, function=torch.relu, thing=object(), text="a")
+    assert ranking._name(build) == "linear(3, act=ReLU, function=relu, thing=<object object>, text='a')"
+
+
+def test_a_name_that_a_mapping_gives_to_another_spec_is_trained_anew(
+    parts: tuple[cs.ImageData, cs.ImageData], tmp_path: Path
+) -> None:
+    good, again = (cs.rank({"mine": GOOD}, *parts, folder=tmp_path, **FAST) for _ in range(2))
+    assert good == again
+    bad = cs.rank({"mine": BAD}, *parts, folder=tmp_path, **FAST)
+    assert bad.best.accuracy == cs.rank([BAD], *parts, **FAST).best.accuracy != good.best.accuracy
 
 
 def test_other_images_are_measured_but_decide_nothing(parts: tuple[cs.ImageData, cs.ImageData]) -> None:

@@ -176,6 +176,18 @@ def test_write_file_is_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.M
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
+def test_what_is_printed_of_data_is_a_line() -> None:
+    data = tiny_data([1200, 3])
+    assert repr(data) == "ImageData(tiny: 1,203 images of 3x8x8, 2 classes)"
+    splits = cs.Splits(train=data, test=tiny_data([2, 2]))
+    assert repr(splits) == "Splits(tiny: 1,203 train and 4 test images of 3x8x8, 2 classes)"
+    assert repr(small_set()) == "CondensedSet(4 images of 3x8x8, 2 classes; dm, 2 a class)"
+    made = cs.condense(data, "random", ipc=1, device="cpu")
+    assert repr(made) == "CondensedSet(tiny: 2 images of 3x8x8, 2 classes; random, 1 a class)"
+    assert repr(small_set(provenance={})) == "CondensedSet(4 images of 3x8x8, 2 classes)"
+    assert "\n" not in repr(small_set(provenance={"dataset": "a\nb", "recipe": {"ipc": torch.zeros(3, 3)}}))
+
+
 def test_scores_print_as_the_paper_does() -> None:
     scores = cs.Scores(accuracies=(0.62, 0.64), network="ConvNet")
     assert str(scores) == "63.0 ± 1.0 (2 × ConvNet)"

@@ -247,7 +247,7 @@ def test_networks_are_those_of_the_paper() -> None:
         made = make_recipe("dd", ipc=10, name=name, size=28)
         assert isinstance(made, UnrolledRecipe)
         assert made.network == network
-    with pytest.raises(cs.UserError, match="steps must be 1 or more"):
+    with pytest.raises(cs.UserError, match="steps must be a whole number, 1 or more"):
         recipe(steps=0)
-    with pytest.raises(cs.UserError, match="step_size must be above 0"):
+    with pytest.raises(cs.UserError, match="step_size must be a number above 0"):
         recipe(step_size=0.0)

@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from condenset.data.arrays import as_pixels
 from condenset.errors import check
 from condenset.train import TEST_BATCH
-from condenset.types import ImageData, normalise, of_classes
+from condenset.types import ImageData, check_data, normalise, of_classes
 
 
 class Classifier(nn.Module):
-    """(N, C, H, W) pixels in 0..1, on its device -> (N, K) logits; it normalises by itself, and is in evaluation mode.
+    """(N, C, H, W) pixels, uint8 or floats in 0..1, on its device -> (N, K) logits; in evaluation mode.
 
-    network: the bare one, which expects (pixels - mean) / std; class_names: of the K outputs.
+    It normalises by itself. network: the bare one, which expects (pixels - mean) / std; class_names: of the K outputs.
     """
 
     def __init__(
@@ -29,6 +29,9 @@ class Classifier(nn.Module):
         self.eval()
 
     def forward(self, pixels_NCHW: Tensor) -> Tensor:
+        if pixels_NCHW.dtype == torch.uint8:
+            pixels_NCHW = pixels_NCHW.float() / 255
+        check(pixels_NCHW.is_floating_point(), "pixels must be uint8, or floats in 0..1", str(pixels_NCHW.dtype))
         logits: Tensor = self.network(normalise(pixels_NCHW, self.mean, self.std))
         return logits
 
@@ -40,6 +43,7 @@ class Classifier(nn.Module):
 
     def accuracy(self, test: ImageData) -> float:
         """The share of the test images of its classes, which are found by name, that it gets right."""
+        check_data("test", test, "test")
         mine = of_classes(test, self.class_names)
         return float((self._labels(mine.images) == mine.labels).float().mean())
 
@@ -48,5 +52,5 @@ class Classifier(nn.Module):
         """(N,) on the host, of uint8 images."""
         device = next(self.network.parameters()).device
         parts = images_NCHW.split(TEST_BATCH)
-        found = [self(part.to(device).float() / 255).argmax(1).cpu() for part in parts]
+        found = [self(part.to(device)).argmax(1).cpu() for part in parts]
         return torch.cat(found) if found else torch.zeros(0, dtype=torch.int64)

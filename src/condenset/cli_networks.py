@@ -11,7 +11,7 @@ import typer
 
 from condenset.cli_options import AsJson, DataDir, Device, Network, Precision, Seed, Size
 from condenset.cli_shared import given, load, print_rows, watched
-from condenset.errors import UserError, check
+from condenset.errors import UserError, whole
 
 app = typer.Typer(help="Networks: what there is, and training a pool of them.", invoke_without_command=True)
 
@@ -58,7 +58,7 @@ def train_pool_command(
     run = Run(place=Place.best(device, precision), **given(seed=seed))
     train = load(dataset, data_dir, size).train
     protocol = pool_protocol(train, **given(network=network, epochs=epochs))
-    check(num >= 1, "num must be 1 or more", num)
+    whole("num", num, 1)
     with torch.device("meta"):  # only to see that it can be built, before the folder is made
         build(protocol.network, channels=train.channels, size=train.size, num_classes=train.num_classes)
     print(f"{dataset} on {run.place.hardware}, {run.place.precision}; the pool goes to {out}", file=sys.stderr)

@@ -19,7 +19,7 @@ from condenset import draws
 from condenset.classifier import Classifier
 from condenset.data.arrays import from_arrays
 from condenset.engine import Place
-from condenset.errors import UserError, check, check_choice
+from condenset.errors import UserError, check, check_choice, whole
 from condenset.kept import Kept, in_parts, merged, taken_apart
 from condenset.methods import METHODS
 from condenset.methods.common import images_per_class
@@ -28,7 +28,7 @@ from condenset.recipes import Recipe, make_protocol, make_recipe
 from condenset.runs import Run, reported
 from condenset.sizes import in_bytes
 from condenset.train import Trainer, TrainingSet
-from condenset.types import CondensedSet, ImageData, of_classes
+from condenset.types import CondensedSet, ImageData, check_data, of_classes
 from condenset.version import VERSION
 
 FORMAT = 1  # of what a memory's file says beside its set
@@ -58,7 +58,7 @@ class Memory:
         ipc: int,
         method: str = "dm",
         seed: int = 0,
-        device: str | None = None,
+        device: str | torch.device | None = None,
         precision: str | None = None,
         memory: int | str | None = None,
         mean: Sequence[float] | None = None,
@@ -68,9 +68,9 @@ class Memory:
         **fields: Any,
     ) -> None:
         check_choice("on_repeat", on_repeat, REPEATS)
-        check(isinstance(seed, int) and not isinstance(seed, bool), "seed must be a whole number", seed)
-        make_recipe(method, ipc=ipc, name="", size=32, **fields)  # mistakes are told now, not when data come
-        self.ipc, self.method, self.seed, self.on_repeat, self.fields = ipc, method, seed, on_repeat, fields
+        made = make_recipe(method, ipc=ipc, name="", size=32, **fields)  # mistakes are told now, not when data come
+        self.ipc, self.method, self.seed, self.on_repeat = made.ipc, method, whole("seed", seed), on_repeat
+        self.fields = {name: getattr(made, name) for name in fields}  # as a file can hold them
         self.place = Place.best(device, precision)
         self._bound = None if memory is None else in_bytes(memory)
         self._mean, self._std, self._can_flip = _constants("mean", mean), _constants("std", std), can_flip
@@ -159,6 +159,7 @@ class Memory:
     def seen(self, test: ImageData) -> ImageData:
         """The test images of the classes in memory, labelled as it labels them."""
         self._known_form()
+        check_data("test", test, "test")
         return of_classes(test, self.class_names)
 
     def train(self, network: str | None = None, *, seed: int | None = None, **fields: Any) -> Classifier:
@@ -168,14 +169,14 @@ class Memory:
         the same seed (the memory's unless given), as the first that `evaluate` trains.
         """
         form, small = self._known_form(), self.set
+        run = Run(seed=self.seed if seed is None else seed, place=self.place, progress=Shown())
         check("nets" not in fields, "one network is trained: nets is an option of evaluate", fields.get("nets"))
         learned = network or small.provenance["recipe"].get("network")
         chosen = {"network": learned, **fields} if learned else fields
         protocol = make_protocol(name=form.name, size=form.shape[-1], **chosen)
         trainer = Trainer(protocol.network, TrainingSet.of(small, self.place.device), protocol, self.place)
-        run = Run(place=self.place, progress=Shown())
         with reported(run, "training a network", trainer.num_steps) as report:
-            trainer.train(self.seed if seed is None else seed, "evaluate", 0, report=report)
+            trainer.train(run.seed, "evaluate", 0, report=report)
         if not math.isfinite(trainer.weights.sum()):
             raise UserError("the network is no longer numbers: a smaller lr may help")
         return Classifier(trainer.result(), self.class_names, form.mean, form.std)
@@ -189,7 +190,7 @@ class Memory:
         cls,
         path: str | os.PathLike[str],
         *,
-        device: str | None = None,
+        device: str | torch.device | None = None,
         precision: str | None = None,
         memory: int | str | None = None,
     ) -> Memory:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import numbers
 from collections.abc import Iterable
+from typing import Any
 
 
 class UserError(ValueError):
@@ -17,6 +19,31 @@ def check(holds: bool, rule: str, value: object) -> None:
     """Raise `RULE, but got VALUE` unless the rule holds."""
     if not holds:
         raise UserError(f"{rule}, but got {value!r}")
+
+
+def check_kind(value: object, kinds: type | tuple[type, ...], rule: str) -> None:
+    """Raise `RULE, but got WHAT` unless the value is of one of the kinds."""
+    if not isinstance(value, kinds):
+        raise UserError(f"{rule}, but got {told(value)}")
+
+
+def told(value: object) -> str:
+    """A value of any kind in few words: of what may be long to print, its kind."""
+    if value is None or isinstance(value, str | int | float):
+        return repr(value)
+    return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
+
+
+def is_whole(value: object) -> bool:
+    """Whether it is a whole number, Python's or NumPy's; true and false are none."""
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
+def whole(name: str, value: Any, least: int | None = None) -> int:
+    """The value as an int; raise `NAME must be a whole number, LEAST or more, but got VALUE` unless it is one."""
+    rule = f"{name} must be a whole number" + ("" if least is None else f", {least} or more")
+    check(is_whole(value) and (least is None or value >= least), rule, value)
+    return int(value)
 
 
 def check_choice(name: str, value: object, choices: Iterable[str]) -> None:

@@ -7,6 +7,7 @@ import functools
 import hashlib
 import json
 import time
+import warnings
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from condenset.progress import Shown
 from condenset.recipes import Protocol, make_protocol
 from condenset.runs import Run, reported
 from condenset.train import Trainer, TrainingSet, dealt, side_by_side, together
-from condenset.types import CondensedSet, ImageData, Scores
+from condenset.types import CondensedSet, ImageData, Scores, check_data, check_set
 
 
 def evaluate(
@@ -27,7 +28,7 @@ def evaluate(
     test: ImageData,
     *,
     seed: int = 0,
-    device: str | None = None,
+    device: str | torch.device | None = None,
     precision: str | None = None,
     **fields: Any,
 ) -> Scores:
@@ -35,6 +36,8 @@ def evaluate(
 
     Without `network` it is the one the set was learned with; a whole dataset (ImageData) is scored the same way.
     """
+    check_set(small)
+    check_data("test", test, "test")
     run = Run(seed=seed, place=Place.best(device, precision), progress=Shown())
     return score(small, test, protocol_for(small, test, **fields), run)
 
@@ -113,13 +116,22 @@ def seen_as(small: CondensedSet | ImageData, test: ImageData, device: torch.devi
 
 
 def check_match(small: CondensedSet | ImageData, test: ImageData) -> None:
-    """Refuse a set that is not of the test data's shape and classes."""
+    """Refuse a set that is not of the test data's shape and classes; warn where that is taken on trust."""
     mine, theirs = tuple(small.images.shape[1:]), tuple(test.images.shape[1:])
     if mine != theirs:
         raise UserError(f"the set's images must have the shape of the test images {theirs}, but got {mine}")
     if small.num_classes != test.num_classes:
         raise UserError(f"the set must have the test data's {test.num_classes} classes, but got {small.num_classes}")
     numbers = tuple(map(str, range(test.num_classes)))  # what classes are called where nobody named them
-    if small.class_names != test.class_names and numbers not in (small.class_names, test.class_names):
+    if small.class_names == test.class_names:
+        return
+    if numbers not in (small.class_names, test.class_names):
         own, wanted = next((a, b) for a, b in zip(small.class_names, test.class_names, strict=True) if a != b)
         raise UserError(f"the set's classes must be the test data's: where that has {wanted!r}, it has {own!r}")
+    origin = small.provenance.get("dataset", test.name) if isinstance(small, CondensedSet) else test.name
+    if origin != test.name:
+        warnings.warn(
+            f"the set is of {origin!r}, not of {test.name!r}, and their classes have other names: they are taken as "
+            "the same in their order",
+            stacklevel=2,
+        )

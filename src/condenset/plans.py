@@ -14,7 +14,7 @@ import torch
 
 from condenset import networks
 from condenset.engine import Place
-from condenset.errors import UserError, check, check_choice
+from condenset.errors import UserError, check, check_choice, whole
 from condenset.methods.common import images_per_class
 from condenset.methods.matching import can_be_one, check_memory
 from condenset.recipes import (
@@ -72,7 +72,7 @@ class Plan:
         for name in ("dataset", "device", "precision", "data_dir", "fingerprint"):
             value = getattr(self, name)
             check(isinstance(value, str) or (name, value) == ("data_dir", None), f"{name} must be text", value)
-        check(isinstance(self.seed, int) and not isinstance(self.seed, bool), "seed must be a whole number", self.seed)
+        whole("seed", self.seed)
         check(bool(self.made), "a run must have at least one job", list(self.jobs))
         names = [job.name for job in self.jobs]
         twice = [name for name in names if names.count(name) > 1]

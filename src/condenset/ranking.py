@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import itertools
 import json
 import math
 import os
+import re
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,14 +24,14 @@ from condenset import draws, networks, runs
 from condenset.data.validation import split_off
 from condenset.engine import Place
 from condenset.engine.memory import parts
-from condenset.errors import UserError, check
+from condenset.errors import UserError, check, check_kind, told
 from condenset.evaluation import check_match, seen_as
 from condenset.files import write_file
 from condenset.progress import Shown
 from condenset.recipes import Protocol, make_protocol
 from condenset.runs import Interrupted, Run
 from condenset.train import TOGETHER, Trainer, TrainingSet, side_by_side
-from condenset.types import CondensedSet, ImageData, Splits
+from condenset.types import CondensedSet, ImageData, Splits, check_set
 
 Builder = Callable[[int, int, int], nn.Module]  # (channels, side of the images, classes) -> network
 Architectures = Sequence[str | Builder] | Mapping[str, str | Builder]
@@ -86,7 +88,7 @@ def rank(
     *,
     folder: str | os.PathLike[str] | None = None,
     seed: int = 0,
-    device: str | None = None,
+    device: str | torch.device | None = None,
     precision: str | None = None,
     **fields: Any,
 ) -> Ranking:
@@ -94,9 +96,11 @@ def rank(
 
     architectures: specs, or builders `(channels, size, num_classes) -> nn.Module`; a mapping gives them names.
     data: validation images, or a dataset's splits, of which a tenth of the training images is taken; never test ones.
-    folder: where what is done is kept: called again with it, only the rest is trained.
+    folder: where what is done is kept, by name: called again with it, only the rest is trained.
     fields: of the protocol: nets (1), epochs (200), batch (250), lr, augment, …
     """
+    check_set(small)
+    check_kind(data, (ImageData, Splits), "data must be ImageData to validate on or Splits, such as cs.load('digits')")
     check("network" not in fields, "the networks are the architectures given", fields.get("network"))
     if isinstance(data, Splits):
         if small is data.train:
@@ -129,13 +133,14 @@ def search(
 
     also: images by name to measure on as well, such as the test's, which have no say in the order.
     """
-    named = _named(architectures, validation.size)
+    named = _named(architectures, validation.size, kept=run.folder is not None)
+    specs = {name: each if isinstance(each, str) else "" for name, each in named.items()}
     looks = {"": validation, **(also or {})}
     for images in looks.values():
         check_match(small, images)
     settings = _digest(small, looks, protocol, run)
     events = [event for event in run.events("architecture") if event.get("settings") == settings]
-    rows = {event["name"]: _row(event) for event in events if event["name"] in named and not event["reason"]}
+    rows = {event["name"]: _row(event) for event in events if _is_done(event, specs)}
     train_set = TrainingSet.of(small, run.place.device)
     seen = {name: seen_as(small, images, run.place.device) for name, images in looks.items()}
     run.progress.start(text or "ranking architectures", len(named), len(rows))
@@ -145,7 +150,7 @@ def search(
             report = _reporter(run, [row.accuracy for row in rows.values() if not row.reason], len(rows))
             for row in _try_out_group({name: named[name] for name in group}, train_set, seen, protocol, run, report):
                 rows[row.name] = row
-                run.event("architecture", **row.record(), settings=settings)
+                run.event("architecture", **row.record(), spec=specs[row.name], settings=settings)
                 run.progress.update(len(rows))
     finally:
         run.listening = False
@@ -299,9 +304,13 @@ def _built(builder: Builder, train_set: TrainingSet, place: Place) -> nn.Module:
     return network
 
 
-def _named(architectures: Architectures, size: int) -> dict[str, str | Builder]:
-    """Every architecture by a name of its own; a spec that means the same as one before it is left out."""
-    check(not isinstance(architectures, str), "architectures must be a list of specs or builders", architectures)
+def _named(architectures: Architectures, size: int, *, kept: bool) -> dict[str, str | Builder]:
+    """Every architecture by a name of its own; a spec that means the same as one before it is left out.
+
+    kept: the names are what a folder knows them by, so they must not depend on the order.
+    """
+    if isinstance(architectures, str | nn.Module) or not isinstance(architectures, Iterable):
+        raise UserError(f"architectures must be a list of specs or builders, but got {told(architectures)}")
     pairs: list[tuple[str, str | Builder]] = (
         list(architectures.items())
         if isinstance(architectures, Mapping)
@@ -311,7 +320,7 @@ def _named(architectures: Architectures, size: int) -> dict[str, str | Builder]:
     named: dict[str, str | Builder] = {}
     known: set[str] = set()
     for name, architecture in pairs:
-        check(isinstance(architecture, str) or callable(architecture), "a spec or a builder is needed", architecture)
+        _check_builder(architecture)
         if isinstance(architecture, str) and not isinstance(architectures, Mapping):
             meaning = architecture
             with contextlib.suppress(UserError):  # whose reason comes when it is built
@@ -319,20 +328,44 @@ def _named(architectures: Architectures, size: int) -> dict[str, str | Builder]:
             if meaning in known:
                 continue
             known.add(meaning)
-        number, own = 1, name
-        while own in named:
-            number += 1
-            own = f"{name}-{number}"
-        named[own] = architecture
+        if kept and not isinstance(architectures, Mapping) and (name in named or "<lambda>" in name):
+            what = "a lambda has no name" if "<lambda>" in name else f"two architectures are called {name!r}"
+            raise UserError(f"{what}, and a folder knows them by their names: give a mapping {{name: builder, …}}")
+        named[_free(name, named)] = architecture
     return named
 
 
+def _free(name: str, taken: Mapping[str, object]) -> str:
+    """The name, or `name-2`, `name-3`, … whichever is not taken."""
+    later = (f"{name}-{number}" for number in itertools.count(2))
+    return next(each for each in itertools.chain([name], later) if each not in taken)
+
+
+def _check_builder(architecture: object) -> None:
+    built = isinstance(architecture, nn.Module)
+    if built or not (isinstance(architecture, str) or callable(architecture)):
+        rule = "an architecture must be a spec or a builder, called as builder(channels, size, num_classes)"
+        raise UserError(f"{rule}, but got {'a network that is built already: ' * built}{told(architecture)}")
+
+
 def _name(builder: object) -> str:
-    """What a builder is called; that of a functools.partial is named by its function."""
-    if not callable(builder):
-        return repr(builder)
-    named = getattr(builder, "func", builder)
-    return str(getattr(named, "__name__", type(named).__name__))
+    """What a builder is called; that of a functools.partial is its function with the arguments given."""
+    if isinstance(builder, functools.partial):
+        given = [*map(_told, builder.args), *(f"{key}={_told(value)}" for key, value in builder.keywords.items())]
+        return f"{_name(builder.func)}({', '.join(given)})" if given else _name(builder.func)
+    return str(getattr(builder, "__name__", type(builder).__name__))
+
+
+def _told(value: object) -> str:
+    """An argument in a line, without where in memory it lies: that differs in every process."""
+    text = str(getattr(value, "__name__", None) or repr(value))
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", " ".join(text.split()))
+
+
+def _is_done(event: Mapping[str, Any], specs: Mapping[str, str]) -> bool:
+    """Whether an event is of one of these architectures, trained: a mapping may have given its name to another spec."""
+    spec = specs.get(event["name"])
+    return spec is not None and not event["reason"] and bool(event.get("spec", spec) == spec)
 
 
 def _row(event: Mapping[str, Any]) -> Ranked:

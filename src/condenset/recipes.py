@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from condenset import augment
-from condenset.errors import UserError, check, check_choice
+from condenset.errors import UserError, check, check_choice, is_whole, whole
 
 INITS = ("real", "noise")
 KERNELS = ("linear", "polynomial", "rbf", "laplacian")
@@ -24,7 +25,7 @@ class Recipe:
     allow_fewer: bool = False  # a class with fewer images than ipc gives all it has, instead of an error
 
     def __post_init__(self) -> None:
-        check(_whole(self.ipc) and self.ipc >= 1, "ipc (images per class) must be a whole number from 1 up", self.ipc)
+        object.__setattr__(self, "ipc", whole("ipc (images per class)", self.ipc, 1))
         check(isinstance(self.allow_fewer, bool), "allow_fewer must be true or false", self.allow_fewer)
 
 
@@ -54,7 +55,9 @@ class TrainedRecipe(CoresetRecipe):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check(_number(self.network_lr) and self.network_lr > 0, "network_lr must be above 0", self.network_lr)
+        _above_0(self, "network_lr")
+        _at_least(self, 0, "epochs")
+        _at_least(self, 1, "batch")
         _ = self.protocol  # which checks the rest
 
     @property
@@ -99,8 +102,8 @@ class MatchingRecipe(Recipe):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_learning(self.iterations, self.batch, self.lr)
-        check(_number(self.momentum) and 0 <= self.momentum < 1, "momentum must lie in 0..1", self.momentum)
+        _check_learning(self)
+        _check_momentum(self.momentum)
         check_choice("init", self.init, INITS)
         augment.parse(self.augment)
 
@@ -115,6 +118,7 @@ class DistributionRecipe(MatchingRecipe):
     def __post_init__(self) -> None:
         super().__post_init__()
         read_group(self.group)
+        check(bool(self.pool) or self.group == "all", "group must come with the pool that it is of", self.group)
         if self.pool:  # a run may be resumed from another folder
             object.__setattr__(self, "pool", str(Path(self.pool).expanduser().absolute()))
 
@@ -133,12 +137,12 @@ class GradientRecipe(MatchingRecipe):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check(_number(self.network_lr) and self.network_lr > 0, "network_lr must be above 0", self.network_lr)
+        _above_0(self, "network_lr")
         for name, usual in default_loops(self.ipc).items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, usual)  # so that the record says what was done
-        check(_whole(self.outer) and self.loops[0] >= 1, "outer must be 1 or more", self.outer)
-        check(_whole(self.inner) and self.loops[1] >= 0, "inner must be 0 or more", self.inner)
+        _at_least(self, 1, "outer")
+        _at_least(self, 0, "inner")
 
     @property
     def loops(self) -> tuple[int, int]:
@@ -174,10 +178,11 @@ class PixelRecipe(Recipe):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_learning(self.iterations, self.batch, self.lr)
+        _check_learning(self)
         check_choice("kernel", self.kernel, KERNELS)
-        check(_number(self.bandwidth) and self.bandwidth >= 0, "bandwidth must be 0 (median) or more", self.bandwidth)
-        check(_number(self.momentum) and 0 <= self.momentum < 1, "momentum must lie in 0..1", self.momentum)
+        wide = _number(self.bandwidth) and self.bandwidth >= 0
+        check(wide, "bandwidth must be a number, 0 (median) or more", self.bandwidth)
+        _check_momentum(self.momentum)
         check_choice("init", self.init, INITS)
 
 
@@ -197,10 +202,9 @@ class UnrolledRecipe(Recipe):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_learning(self.iterations, self.batch, self.lr)
-        check(_whole(self.steps) and self.steps >= 1, "steps must be 1 or more", self.steps)
-        check(_whole(self.epochs) and self.epochs >= 1, "epochs must be 1 or more", self.epochs)
-        check(_number(self.step_size) and self.step_size > 0, "step_size must be above 0", self.step_size)
+        _check_learning(self)
+        _at_least(self, 1, "steps", "epochs")
+        _above_0(self, "step_size")
         check_choice("init", self.init, INITS)
         check(isinstance(self.fixed_network, bool), "fixed_network must be true or false", self.fixed_network)
 
@@ -217,8 +221,8 @@ class LabelRecipe(Recipe):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_learning(self.iterations, self.batch, self.lr)
-        check(_number(self.ridge) and self.ridge > 0, "ridge must be above 0", self.ridge)
+        _check_learning(self)
+        _above_0(self, "ridge")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,17 +242,15 @@ class Protocol:
 
     def __post_init__(self) -> None:
         check(isinstance(self.own_steps, bool), "own_steps must be true or false", self.own_steps)
-        check(_whole(self.nets) and self.nets >= 1, "nets must be 1 or more", self.nets)
-        check(_whole(self.epochs) and self.epochs >= 0, "epochs must be 0 or more", self.epochs)
-        check(_whole(self.batch) and self.batch >= 1, "batch must be 1 or more", self.batch)
-        check(_number(self.lr) and self.lr > 0, "lr must be above 0", self.lr)
-        check(_number(self.momentum) and 0 <= self.momentum < 1, "momentum must lie in 0..1", self.momentum)
-        check(
-            _number(self.weight_decay) and self.weight_decay >= 0, "weight_decay must be 0 or more", self.weight_decay
-        )
+        _at_least(self, 1, "nets", "batch")
+        _at_least(self, 0, "epochs")
+        _above_0(self, "lr")
+        _check_momentum(self.momentum)
+        decays = _number(self.weight_decay) and self.weight_decay >= 0
+        check(decays, "weight_decay must be a number, 0 or more", self.weight_decay)
         augment.parse(self.augment)
         if self.steps is not None:
-            check(_whole(self.steps) and self.steps >= 1, "steps must be 1 or more", self.steps)
+            _at_least(self, 1, "steps")
 
     @property
     def passes(self) -> int:
@@ -370,10 +372,10 @@ def _gradient_preset(kind: type[Recipe], ipc: int, name: str, size: int) -> dict
 
 def _method_preset(kind: type[Recipe], ipc: int, name: str, size: int) -> dict[str, Any]:
     if issubclass(kind, GradientRecipe):
-        return _gradient_preset(kind, ipc, name, size) if _whole(ipc) else {}
+        return _gradient_preset(kind, ipc, name, size) if is_whole(ipc) else {}
     preset: dict[str, Any] = {}
     if issubclass(kind, MatchingRecipe | PixelRecipe):
-        if _whole(ipc):
+        if is_whole(ipc):
             preset["lr"] = default_lr(ipc)
         if size >= 64:
             preset["iterations"] = 10_000
@@ -389,8 +391,10 @@ def _make(kind: type[T], what: str, fields: dict[str, Any]) -> T:
     for key in fields:
         check_choice(what, key, names)
     for key, value in fields.items():
-        if names[key].type == "float" and _whole(value):
+        if names[key].type == "float" and is_whole(value):
             fields[key] = float(value)
+        elif names[key].type == "str" and isinstance(value, os.PathLike):
+            fields[key] = os.fspath(value)
         elif names[key].type == "str" and not isinstance(value, str):
             raise UserError(f"{key} must be text, but got {value!r}")
     return kind(**fields)
@@ -408,14 +412,26 @@ def read_group(group: str) -> tuple[float, float]:
     return low, high
 
 
-def _check_learning(iterations: int, batch: int, lr: float) -> None:
-    check(_whole(iterations) and iterations >= 0, "iterations must be 0 or more", iterations)
-    check(_whole(batch) and batch >= 1, "batch must be 1 or more", batch)
-    check(_number(lr) and lr > 0, "lr must be above 0", lr)
+def _check_learning(recipe: MatchingRecipe | PixelRecipe | UnrolledRecipe | LabelRecipe) -> None:
+    _at_least(recipe, 0, "iterations")
+    _at_least(recipe, 1, "batch")
+    _above_0(recipe, "lr")
 
 
-def _whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+def _check_momentum(momentum: float) -> None:
+    check(_number(momentum) and 0 <= momentum < 1, "momentum must be a number from 0 to below 1", momentum)
+
+
+def _at_least(recipe: object, least: int, *names: str) -> None:
+    """These fields must be whole numbers; NumPy's become Python's, which files and hashes are made of."""
+    for name in names:
+        object.__setattr__(recipe, name, whole(name, getattr(recipe, name), least))
+
+
+def _above_0(recipe: object, *names: str) -> None:
+    for name in names:
+        value = getattr(recipe, name)
+        check(_number(value) and value > 0, f"{name} must be a number above 0", value)
 
 
 def _number(value: object) -> bool:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from condenset.engine.place import Place
-from condenset.errors import UserError
+from condenset.errors import UserError, whole
 from condenset.files import read_tensors, write_tensors
 from condenset.progress import Silent
 
@@ -74,6 +74,9 @@ class Run:
     shared: dict[str, Any] = field(default_factory=dict)  # what one job made and others need too, such as a network
     _last_save: float = field(default_factory=time.monotonic)
     _wait: float = 1.0  # between two checkpoints, in CHECKPOINT_SECONDS
+
+    def __post_init__(self) -> None:
+        self.seed = whole("seed", self.seed)
 
     @property
     def networks_folder(self) -> Path | None:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from condenset.errors import UserError, check
+from condenset.errors import UserError, check, check_kind
 from condenset.files import read_tensors, write_tensors
 
 FORMAT = 1  # of the CondensedSet file
@@ -60,6 +60,9 @@ class ImageData:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def __repr__(self) -> str:
+        return f"ImageData({_one_line(self.name)}: {len(self):,} images of {_held(self)})"
 
     @property
     def num_classes(self) -> int:
@@ -116,6 +119,10 @@ class Splits:
     train: ImageData
     test: ImageData
 
+    def __repr__(self) -> str:
+        train, counts = self.train, f"{len(self.train):,} train and {len(self.test):,} test"
+        return f"Splits({_one_line(train.name)}: {counts} images of {_held(train)})"
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CondensedSet(Dataset[tuple[Tensor, Tensor]]):
@@ -162,6 +169,14 @@ class CondensedSet(Dataset[tuple[Tensor, Tensor]]):
 
     def __len__(self) -> int:
         return len(self.images)
+
+    def __repr__(self) -> str:
+        about, ipc = self.provenance, self.provenance.get("recipe", {}).get("ipc")
+        name = f"{_one_line(about['dataset'])}: " if "dataset" in about else ""
+        made = [_one_line(about["method"])] if "method" in about else []
+        made += [f"{_one_line(ipc)} a class"] if ipc is not None else []
+        told = f"; {', '.join(made)}" if made else ""
+        return f"CondensedSet({name}{len(self):,} images of {_held(self)}{told})"
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         return self.images[index], self.labels[index]
@@ -216,6 +231,25 @@ class CondensedSet(Dataset[tuple[Tensor, Tensor]]):
             raise UserError(f"{path}: {error}") from None
         except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
             raise UserError(f"{path} is not a set of condenset: {type(error).__name__} in its metadata") from None
+
+
+def check_data(name: str, value: object, split: str = "train") -> None:
+    """Refuse what is not ImageData."""
+    check_kind(value, ImageData, f"{name} must be ImageData, such as cs.load('digits').{split}")
+
+
+def check_set(value: object) -> None:
+    """Refuse what is not a set to train on."""
+    rule = "the set must be a CondensedSet, such as cs.condense or cs.CondensedSet.load gives, or ImageData"
+    check_kind(value, (CondensedSet, ImageData), rule)
+
+
+def _held(images: ImageData | CondensedSet) -> str:
+    return f"{'x'.join(map(str, images.images.shape[1:]))}, {images.num_classes} classes"
+
+
+def _one_line(value: object) -> str:
+    return " ".join(str(value).split())  # a name in somebody's file may be anything
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -208,10 +209,17 @@ def evaluate_file(
     named = isinstance(source["dataset"], str) and source["dataset"] != ""
     check(named, f"{file} must say which dataset it is of, else give --dataset", source["dataset"])
     try:
-        test = load(**source).test
+        splits = load(**source)
     except UserError as error:
         raise error if given else UserError(f"{error}; or give --dataset") from None
-    protocol = protocol_for(small, test, **fields)
+    known = None if given else small.provenance.get("fingerprint")
+    if known and known != splits.train.fingerprint:
+        warnings.warn(
+            f"the training images of {source['dataset']} are not those that {file} was made from: some of those may be "
+            "among the test images now",
+            stacklevel=2,
+        )
+    test, protocol = splits.test, protocol_for(small, splits.test, **fields)
     run.place.reset_peak_memory()
     return _record(source["dataset"], small, score(small, test, protocol, run, f"{file}: testing"), run)
 

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -129,6 +130,11 @@ def test_evaluate_takes_files_and_folders_and_finds_their_data(condenset: Conden
     assert condenset("evaluate", "moved.safetensors", *few, "--dataset", toy).code == 0
     network = ("--network", "mlp(width=8)")
     assert json.loads(condenset("evaluate", "a", *few, *network, "--json").out)[0]["network"] == "mlp(width=8)"
+    write_npz(toy, seed=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        (line,) = [line for line in condenset("evaluate", "a", *few).err.splitlines() if "warning" in line]
+    assert line.startswith("condenset: warning: the training images of ") and "among the test images now" in line
 
 
 def records_of_file(path: str) -> list[dict[str, object]]:

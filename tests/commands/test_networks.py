@@ -43,7 +43,7 @@ def test_mistakes_are_one_line(condenset: Condenset, toy: Path, tmp_path: Path) 
     assert "edges must be accuracies" in condenset(*train, "--edges", "50,20").complaint
     assert "edges must be numbers" in condenset(*train, "--edges", "a").complaint
     assert "network must be one of" in condenset(*train, "--network", "convnett").complaint
-    assert "num must be 1 or more" in condenset(*train, "--num", 0).complaint
+    assert "num must be a whole number, 1 or more" in condenset(*train, "--num", 0).complaint
     assert not (tmp_path / "p" / "pool.json").exists()
     (tmp_path / "p").mkdir(exist_ok=True)
     (tmp_path / "p" / "mine.txt").touch()

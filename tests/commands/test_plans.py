@@ -179,7 +179,7 @@ def test_a_field_has_one_type_in_all_methods() -> None:
         ({"methods": ("dm",), "ipcs": (0,)}, "ipc"),
         ({"methods": ("dm",), "recipe": {"network": "convnett"}}, "did you mean 'convnet'"),
         ({"protocol": {"network": "convnett"}}, "did you mean 'convnet'"),
-        ({"protocol": {"nets": 0}}, "nets must be 1 or more"),
+        ({"protocol": {"nets": 0}}, "nets must be a whole number, 1 or more"),
     ],
 )
 def test_a_wish_is_refused_before_the_data_are_read(fields: dict[str, object], text: str) -> None:

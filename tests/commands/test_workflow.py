@@ -184,6 +184,21 @@ def test_methods_that_need_a_trained_network_share_it_over_a_resume(tmp_path: Pa
     assert (tmp_path / "events.jsonl").read_text().count('"event": "trained"') == 1
 
 
+def test_a_set_whose_training_images_are_no_longer_those_of_its_dataset_is_warned_of(tmp_path: Path) -> None:
+    go(plan_of(methods=("random",), recipe={}), tmp_path)
+    moved = Splits(train=tiny_data([6, 6], seed=2), test=SPLITS.test)
+    fields = {"nets": 1, "epochs": 1, "network": NETWORK}
+
+    def evaluated(splits: Splits, **source: object) -> dict[str, object]:
+        return workflow.evaluate_file(tmp_path, Run(place=Place.best("cpu")), lambda **_: splits, fields, dict(source))
+
+    with pytest.warns(UserWarning, match=r"training images of tiny are not those that .* was made from") as said:
+        warned = evaluated(moved)
+    assert len(said) == 1
+    given = evaluated(moved, dataset="tiny")  # by the user's own choice; warnings are errors here
+    assert warned["accuracies"] == given["accuracies"] == evaluated(SPLITS)["accuracies"]
+
+
 def test_sets_without_provenance_are_told_of_too(tmp_path: Path) -> None:
     go(plan_of(), tmp_path)
     small, file = find_set(tmp_path)

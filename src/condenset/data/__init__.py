@@ -27,7 +27,7 @@ from condenset.data.imported import (
 from condenset.data.raw import PixelStats, Raw, blocks, read_splits
 from condenset.data.sources import SOURCES, Download, Source, data_folder, find_source
 from condenset.data.validation import split_off
-from condenset.errors import UserError, check
+from condenset.errors import UserError, check, check_kind
 from condenset.types import Splits
 
 __all__ = [
@@ -65,6 +65,7 @@ def load(name_or_path: PathLike, *, data_dir: PathLike | None = None, size: int 
 def _open(name_or_path: PathLike, folder: Path, size: int | None) -> tuple[Raw | Splits, str]:
     """What a dataset argument names, not yet read where that takes long, and its name."""
     check_size(size)
+    check_kind(name_or_path, (str, os.PathLike), "a dataset must be a name or a path")
     text = os.fspath(name_or_path)
     check(text != "", "a dataset must be a name or a path", text)
     is_name = isinstance(name_or_path, str) and not {"/", os.sep} & set(text) and text not in (".", "..", "~")

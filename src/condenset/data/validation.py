@@ -8,12 +8,14 @@ import torch
 from torch import Tensor
 
 from condenset import draws
-from condenset.errors import UserError, check
-from condenset.types import ImageData
+from condenset.errors import UserError, check, whole
+from condenset.types import ImageData, check_data
 
 
 def split_off(data: ImageData, share: float = 0.1, *, seed: int = 0) -> tuple[ImageData, ImageData]:
     """Two parts of a dataset: what is left to learn on, and this share of every class, at least an image, drawn."""
+    check_data("data", data)
+    seed = whole("seed", seed)
     check(isinstance(share, int | float) and 0 < share < 1, "share must lie between 0 and 1", share)
     taken: list[Tensor] = []
     for number, (name, count) in enumerate(zip(data.class_names, data.class_counts, strict=True)):

@@ -24,9 +24,9 @@ class Place:
     dtype: torch.dtype
 
     @classmethod
-    def best(cls, device: str | None = None, precision: str | None = None) -> Place:
+    def best(cls, device: str | torch.device | None = None, precision: str | None = None) -> Place:
         """The device and precision named, or the best there is: CUDA in bfloat16, else MPS, else CPU in float32."""
-        chosen = torch.device(_device(device))
+        chosen = torch.device(_device(None if device is None else str(device)))
         if precision is None:
             precision = "bfloat16" if chosen.type == "cuda" else "float32"
         check_choice("precision", precision, PRECISIONS)

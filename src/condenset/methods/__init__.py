@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from condenset.engine import Place
 from condenset.methods.coreset import forgetting, herding, kcenter, random
 from condenset.methods.gradient import dc, dsa
@@ -16,7 +18,7 @@ from condenset.progress import Shown
 from condenset.recipes import make_recipe
 from condenset.runs import Run
 from condenset.sizes import in_bytes
-from condenset.types import CondensedSet, ImageData
+from condenset.types import CondensedSet, ImageData, check_data
 
 METHODS: dict[str, Callable[[ImageData, Any, Run], CondensedSet]] = {
     "random": random,
@@ -38,7 +40,7 @@ def condense(
     *,
     ipc: int,
     seed: int = 0,
-    device: str | None = None,
+    device: str | torch.device | None = None,
     precision: str | None = None,
     memory: int | str | None = None,
     **fields: Any,
@@ -47,6 +49,7 @@ def condense(
 
     memory: bytes, or such as "4GiB", that data, images and the maps of the classes passing together may take.
     """
+    check_data("data", data)
     recipe = make_recipe(method, ipc=ipc, name=data.name, size=data.size, **fields)
     bound = None if memory is None else in_bytes(memory)
     run = Run(seed=seed, place=Place.best(device, precision), memory=bound, progress=Shown())

@@ -22,14 +22,14 @@ from torch import Tensor, nn
 from condenset import networks
 from condenset.data.validation import split_off
 from condenset.engine import Place
-from condenset.errors import UserError, check
+from condenset.errors import UserError, check, whole
 from condenset.files import read_metadata, read_tensors, write_file, write_tensors
 from condenset.methods.trained import about_training
 from condenset.progress import Shown
 from condenset.recipes import Protocol, make_protocol, read_group
 from condenset.runs import Run, reported, writable
 from condenset.train import Trainer, TrainingSet
-from condenset.types import ImageData
+from condenset.types import ImageData, check_data
 
 EDGES = (10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0)  # % of validation images right, between the paper's groups
 EPOCHS = 30
@@ -62,6 +62,10 @@ class Pool:
         about = _read_about(Path(folder))
         paths = sorted(path for path in Path(folder).glob("*.safetensors") if path.stem.isdecimal())
         return cls(Path(folder), about, tuple(state for path in paths for state in _read_states(path, about)))
+
+    def __fspath__(self) -> str:
+        """Its folder: a pool goes where the path of one does."""
+        return str(self.folder)
 
     @property
     def num_networks(self) -> int:
@@ -123,7 +127,7 @@ def train_pool(
     num: int,
     edges: Sequence[float] = EDGES,
     seed: int = 0,
-    device: str | None = None,
+    device: str | torch.device | None = None,
     precision: str | None = None,
     **fields: Any,
 ) -> Pool:
@@ -132,6 +136,7 @@ def train_pool(
     Any field of the protocol is a keyword (`network`, `epochs`, …). A tenth of every class is held out to validate on.
     Networks that the folder has are not trained again, so a stopped call goes on, and a larger `num` adds to it.
     """
+    check_data("data", data)
     run = Run(seed=seed, place=Place.best(device, precision), progress=Shown())
     return fill_pool(data, Path(folder), num, pool_protocol(data, **fields), edges, run)
 
@@ -143,7 +148,7 @@ def pool_protocol(data: ImageData, **fields: Any) -> Protocol:
 
 def fill_pool(data: ImageData, folder: Path, num: int, protocol: Protocol, edges: Sequence[float], run: Run) -> Pool:
     """Train what the folder lacks of the first `num` networks; each is a file, written when it is done."""
-    check(num >= 1, "num must be 1 or more", num)
+    num = whole("num", num, 1)
     names = group_names(edges)
     shape = {"channels": data.channels, "size": data.size, "num_classes": data.num_classes}
     about = about_training(data, protocol, run) | shape | {"edges": list(edges)}

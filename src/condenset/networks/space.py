@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+from condenset.errors import whole
 from condenset.networks.base import padded
 from condenset.networks.convnet import smallest_image
 
@@ -19,6 +20,7 @@ def search_space(size: int = 32) -> list[str]:
 
     A ConvNet that pools `depth` times needs images of 2**depth x 2**depth: from 16x16 on all 720 are there.
     """
+    size = whole("size", size, 1)
     return [
         f"convnet(width={width}, depth={depth}, norm={norm!r}, activation={activation!r}, pooling={pooling!r})"
         for width, depth, norm, activation, pooling in itertools.product(WIDTHS, DEPTHS, NORMS, ACTIVATIONS, POOLINGS)
