@@ -120,6 +120,7 @@ def _record(dataset: str, small: CondensedSet | None, scores: Scores | None, run
             "accuracy_mean": scores.mean,
             "accuracy_std": scores.std,
             "accuracies": list(scores.accuracies),
+            "epochs": scores.protocol["epochs"],
         }
     return {
         "dataset": dataset,
@@ -132,6 +133,7 @@ def _record(dataset: str, small: CondensedSet | None, scores: Scores | None, run
         **({"evaluate_seconds": round(scores.seconds, 3)} if scores else {}),
         "peak_memory_bytes": about.get("peak_memory_bytes", run.place.peak_memory()),
         "iterations": recipe.get("iterations", 0),
+        "lr": recipe.get("lr"),
         "device": str(run.place.device),
         "version": VERSION,
     }

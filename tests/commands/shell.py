@@ -31,10 +31,12 @@ FIELDS = [
     "accuracy_mean",
     "accuracy_std",
     "accuracies",
+    "epochs",
     "condense_seconds",
     "evaluate_seconds",
     "peak_memory_bytes",
     "iterations",
+    "lr",
     "device",
     "version",
 ]
