@@ -39,7 +39,7 @@ def execute(plan: Plan, splits: Splits, run: Run) -> list[dict[str, Any]]:
     if run.folder:
         run.drop_checkpoint()  # a kill may have come between the last set and this
         _picture(plan, run.folder / "grid.png")
-        _chart([done[key] for key in keys], run.folder / "chart.png")
+        _chart([done[key] for key in keys], splits.train.name, run.folder / "chart.png")
     return [done[key] for key in keys]
 
 
@@ -151,12 +151,12 @@ def _picture(plan: Plan, path: Path) -> None:
         save_grid([CondensedSet.load(plan.set_path(job, path.parent)) for job in shown], path)
 
 
-def _chart(records: list[dict[str, Any]], path: Path) -> None:
+def _chart(records: list[dict[str, Any]], dataset: str, path: Path) -> None:
     """Accuracy against seconds, where methods are there to compare; drawn once."""
     scored = [record for record in records if "accuracy_mean" in record]
     if len({record["method"] for record in scored if record["ipc"]}) > 1 and not path.exists():
         with writable(path):
-            save_comparison(scored, path)
+            save_comparison(scored, dataset, path)
 
 
 def write_results(path: Path, records: list[dict[str, Any]]) -> None:
