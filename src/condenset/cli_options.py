@@ -31,6 +31,10 @@ AllowFewer = Annotated[
     bool | None, typer.Option("--allow-fewer", help="A class with fewer images than --ipc gives them all.")
 ]
 Seed = Annotated[int | None, typer.Option(help="The same seed gives the same set (default 0).")]
+ScoreSeed = Annotated[
+    int | None, typer.Option(help="The same seed gives the same score (default: the set's own, as its run has it).")
+]
+PoolSeed = Annotated[int | None, typer.Option(help="The same seed gives the same networks (default 0).")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda or mps (default: the best there is).")]
 Precision = Annotated[str | None, typer.Option(help="float32 or bfloat16 (default: bfloat16 on cuda, else float32).")]
 Memory = Annotated[
