@@ -94,7 +94,11 @@ def test_json_is_all_that_stdout_holds(condenset: Condenset, toy: Path, tmp_path
     tested = json.loads(condenset("evaluate", "a", "--nets", 1, "--epochs", 1, "--json").out)
     assert list(tested[0]) == FIELDS
     assert json.loads(condenset("resume", "a", "--json").out) == records_of(tmp_path / "a")
-    assert json.loads(condenset("show", "a", "--json").out)["method"] == "dm"
+    shown = json.loads(condenset("show", "a", "--json").out)
+    assert (shown["method"], shown["source"], shown["recipe"]["ipc"]) == ("dm", str(toy), 1)
+    assert (shown["images"], shown["shape"], shown["classes"], shown["labels"]) == (3, [1, 8, 8], 3, "hard")
+    assert shown["class_names"] == ["class 0", "class 1", "class 2"]
+    assert len(shown["mean"]) == len(shown["std"]) == 1 and shown["pixel_range"][0] < shown["pixel_range"][1]
     assert json.loads(condenset("data", "check", toy, "--json").out)["num_train"] == 36
     entries = json.loads(condenset("data", "list", "--json").out)
     assert {"name", "state", "num_train"} <= set(entries[0])
@@ -129,6 +133,18 @@ def test_evaluate_takes_files_and_folders_and_finds_their_data(condenset: Conden
     assert condenset("evaluate", "moved.safetensors", *few, "--dataset", toy).code == 0
     network = ("--network", "mlp(width=8)")
     assert json.loads(condenset("evaluate", "a", *few, *network, "--json").out)[0]["network"] == "mlp(width=8)"
+
+
+def test_a_folder_of_sets_stands_for_all_of_them(condenset: Condenset, toy: Path) -> None:
+    condenset(
+        "condense", toy, "--ipc", 1, "--method", "random", "--method", "mmd", "--set", "iterations=1", "--out", "a"
+    )
+    condenset("condense", toy, "--ipc", 2, "--ipc", 1, "--ipc", 3, "--method", "random", "--out", "b")
+    few = ("--nets", 1, "--epochs", 1, "--device", "cpu")
+    records = json.loads(condenset("evaluate", "b/sets", "a", *few, "--json").out)
+    assert [(record["method"], record["ipc"]) for record in records] == [("random", 1), ("random", 2), ("mmd", 1)]
+    assert "b/sets holds 2 set files: name one of them" in condenset("show", "b/sets").complaint
+    assert "a/sets/random-1.png" in condenset("show", "a/sets").out  # the only one there
 
 
 def records_of_file(path: str) -> list[dict[str, object]]:
