@@ -10,7 +10,15 @@ import typer
 Dataset = Annotated[
     str | None, typer.Argument(help="A known name ('condenset data list') or a path: a folder or an .npz file.")
 ]
-Methods = Annotated[list[str] | None, typer.Option("--method", help="A method ('condenset methods'); repeatable.")]
+Methods = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--method",
+        "--methods",
+        metavar="NAMES",
+        help="A method ('condenset methods'), several joined by commas, or all; repeatable.",
+    ),
+]
 Ipcs = Annotated[list[int] | None, typer.Option("--ipc", help="Images per class; repeatable.")]
 Network = Annotated[str | None, typer.Option(help="Such as convnet(norm='batch') ('condenset networks').")]
 Iterations = Annotated[int | None, typer.Option(help="Iterations of condensing.")]

@@ -74,6 +74,13 @@ FEW = ("--nets", 1, "--epochs", 1)
         (("evaluate", "none.safetensors"), ["no such file: none.safetensors"]),
         (("evaluate", "."), [". is neither a run nor a folder of set files"]),
         (("show", "."), [". is neither a run nor a folder of set files"]),
+        (
+            ("run", "toy.npz", "--ipc", 1, "--iterations", 5, "--set", "iterations=7"),
+            ["twice", "--iterations"],
+        ),
+        (("compare", "toy.npz", "--ipc", 1, "--allow-fewer", "--set", "allow_fewer=true"), ["twice", "--allow-fewer"]),
+        (("condense", "toy.npz", "--ipc", 1, "--lr", 1, "--set", "lr=2"), ["lr is given twice"]),
+        (("run", "toy.npz", "--ipc", 1, "--method", ","), ["--method must name a method", "','"]),
         (("data", "check", "digitz"), ["did you mean 'digits'"]),
         (("data", "get", "minst"), ["did you mean 'mnist'"]),
         (("data", "import", "toy.npz", "a/b"), ["a name must be", "'a/b'"]),

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 from shell import FIELDS, TINY, TINY_NETWORK, Condenset, names, same_set, tree, write_npz
 
-from condenset import CondensedSet
+from condenset import CondensedSet, data
 from condenset.methods import METHODS
 
 COMMANDS = ["run", "compare", "condense", "evaluate", "resume", "show", "methods", "networks", "data"]
@@ -314,6 +314,44 @@ def test_compare_runs_methods_side_by_side_and_resumes(condenset: Condenset, toy
     assert tree(tmp_path / "a") == before
     complaint = condenset("compare", toy, "--methods", "herding,dmm", *options).complaint
     assert "did you mean 'dm'" in complaint
+
+
+@pytest.mark.parametrize("spelling", [("--method", "random, mmd,"), ("--methods", "random", "--method", "mmd")])
+@pytest.mark.parametrize("command", ["run", "compare", "condense"])
+def test_methods_are_given_in_either_spelling(
+    condenset: Condenset, toy: Path, command: str, spelling: tuple[str, ...]
+) -> None:
+    scoring = () if command == "condense" else ("--nets", 1, "--epochs", 1, "--no-whole")
+    short = ("--set", "mmd.iterations=1", *scoring)
+    result = condenset(command, toy, "--ipc", 1, *spelling, *short, "--device", "cpu", "--json")
+    assert [record["method"] for record in json.loads(result.out)] == ["random", "mmd"]
+
+
+def test_all_stands_for_every_method(condenset: Condenset, toy: Path) -> None:
+    run = ("run", toy, "--ipc", 1, "--method", "all", "--set", "dd.network=mlp(wdth=1)")
+    assert "did you mean 'width'" in condenset(*run).complaint
+    complaint = condenset("paper", "cost", "--methods", "all", "--set", "dd.steps=3").complaint
+    assert "the method of a setting must be one of dc, dsa, dm" in complaint  # all that this experiment can compare
+
+
+def test_an_experiment_reads_its_data_once(condenset: Condenset, toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, load = [], data.load
+
+    def look(*arguments: object, **options: object) -> object:
+        read.append(arguments)
+        return load(*arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(data, "load", look)
+    short = ("--scale", "tiny", "--nets", 1, "--epochs", 0, "--whole-epochs", 0, "--device", "cpu")
+    names = ("--method", "random", "--methods", "mmd,", "--set", "mmd.iterations=1")
+    result = condenset("paper", "sizes", "--dataset", toy, *names, *short, "--out", "a")
+    assert (result.code, len(read)) == (0, 1)
+    assert result.out.splitlines()[0].startswith("images a class  random      mmd ")
+    assert "its numbers mean nothing" in result.out
+    assert condenset("resume", "a").out == result.out
+    assert len(read) == 2
+    write_npz(toy, seed=1)
+    assert "is no longer the data that a began with" in condenset("resume", "a").complaint
 
 
 def test_compare_takes_all_methods_unless_told(condenset: Condenset, toy: Path) -> None:
