@@ -4,17 +4,28 @@ from pathlib import Path
 
 import pytest
 
-from condenset.report.charts import save_comparison
+from condenset.report.charts import new_chart, save_comparison, set_seconds
 
 
-@pytest.mark.parametrize("dataset", ["toy", r"/a/$\frac{1$.npz"])
+@pytest.mark.parametrize("dataset", ["toy", r"$\frac{1$"])
 def test_a_chart_is_drawn_whatever_the_dataset_is_called(tmp_path: Path, dataset: str) -> None:
-    score = {"dataset": dataset, "accuracy_mean": 0.5, "accuracy_std": 0.1}
+    score = {"dataset": f"/folder/{dataset}.npz", "accuracy_mean": 0.5, "accuracy_std": 0.1}
     records: list[dict[str, object]] = [
         {**score, "method": m, "ipc": i, "condense_seconds": s} for m, i, s in (("random", 1, 0.0), ("dm", 2, 9))
     ]
     records.append({**records[-1], "ipc": 3, "together": [2, 3]})
-    save_comparison([*records, {**score, "method": "whole", "ipc": None, "condense_seconds": 0.0}], tmp_path / "a.png")
+    whole = {**score, "method": "whole", "ipc": None, "condense_seconds": 0.0}
+    save_comparison([*records, whole], dataset, tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
     drawn = (tmp_path / "a.svg").read_bytes()
     assert b"<svg" in drawn and b"dm (sizes at once)" in drawn
+    assert f"<!-- {dataset} -->".encode() in drawn and b"folder" not in drawn  # the title
+    assert b"drawn at 0.1" in drawn
+
+
+def test_the_axis_speaks_of_points_that_were_moved_where_there_are_some() -> None:
+    _, axes = new_chart()
+    set_seconds(axes, [0.2, 3.0], 0.1)
+    assert axes.get_xlabel() == "seconds of condensing"
+    set_seconds(axes, [0.0, 3.0], 0.1)
+    assert axes.get_xlabel() == "seconds of condensing (fewer than 0.1: drawn at 0.1)"

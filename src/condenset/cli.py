@@ -7,7 +7,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -23,7 +23,7 @@ from condenset.cli_options import (
     Overwrite,
     OwnSteps,
     Precision,
-    Seed,
+    ScoreSeed,
     Size,
 )
 from condenset.cli_paper import paper_command
@@ -31,6 +31,11 @@ from condenset.cli_run import compare_command, condense_command, resume_command,
 from condenset.cli_shared import given, load, print_records, print_rows, watched
 from condenset.errors import UserError
 from condenset.version import VERSION
+
+SETS = (
+    "Set files (.safetensors); a run's folder stands for its condensed.safetensors, "
+    "another (such as RUN/sets) for all set files in it."
+)
 
 app = typer.Typer(
     help="Condense a large labelled image set into a tiny synthetic one that trains networks nearly as well.",
@@ -65,13 +70,13 @@ app.command("condense")(condense_command)
 
 @app.command("evaluate")
 def evaluate_command(
-    sets: Annotated[list[Path], typer.Argument(help="Set files (.safetensors) or folders of runs.")],
+    sets: Annotated[list[Path], typer.Argument(help=SETS)],
     dataset: Annotated[str | None, typer.Option(help="Whose test images (default: the dataset it came from).")] = None,
     network: Network = None,
     nets: Nets = None,
     epochs: Epochs = None,
     own_steps: OwnSteps = None,
-    seed: Seed = None,
+    seed: ScoreSeed = None,
     device: Device = None,
     precision: Precision = None,
     size: Size = None,
@@ -85,20 +90,21 @@ def evaluate_command(
     from condenset import plans
     from condenset.engine import Place
     from condenset.runs import Run, probe
-    from condenset.workflow import evaluate_file, write_results
+    from condenset.workflow import evaluate_file, find_sets, write_results
 
     if out and out.exists() and not overwrite:
         raise UserError(f"{out} exists already: choose another --out, or --overwrite it")
     if out:
         probe(out.parent)
+    files = [file for path in sets for file in find_sets(path)]
     run = Run(place=Place.best(device, precision))
     known = plans.from_toml(config).given.get("protocol", {}) if config else {}
     fields = {**known, **given(network=network, nets=nets, epochs=epochs, own_steps=own_steps)}
     source = given(dataset=dataset, data_dir=data_dir)
     source, loaded, records = source | given(size=size), functools.cache(load), []
     with watched(run):
-        for path in sets:
-            records.append(evaluate_file(path, run, loaded, fields, source, seed))
+        for file in files:
+            records.append(evaluate_file(file, run, loaded, fields, source, seed))
             if out:
                 write_results(out, records)
     print_records(records, as_json)
@@ -109,7 +115,9 @@ app.command("resume")(resume_command)
 
 @app.command("show")
 def show_command(
-    path: Annotated[Path, typer.Argument(help="A set file (.safetensors) or the folder of a run.")],
+    path: Annotated[
+        Path, typer.Argument(help="A set file (.safetensors), or a run's folder for its condensed.safetensors.")
+    ],
     out: Annotated[Path | None, typer.Option(help="Where to write the picture (default: beside the set).")] = None,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
@@ -117,7 +125,7 @@ def show_command(
     """Say what a set file holds and where it came from, and draw its images."""
     from condenset.report.grid import save_grid
     from condenset.runs import writable
-    from condenset.workflow import find_set, summary
+    from condenset.workflow import facts, find_set, summary
 
     small, file = find_set(path)
     picture = out or file.with_suffix(".png")
@@ -126,7 +134,12 @@ def show_command(
             save_grid([small], picture)
     elif out:
         raise UserError(f"{out} exists already: choose another --out, or --overwrite it")
-    _print_facts(summary(small) | {"picture": str(picture)}, as_json)
+    told = (facts if as_json else summary)(small) | {"picture": str(picture)}
+    if as_json:
+        print(json.dumps(told, indent=1))
+        return
+    for name, value in told.items():
+        print(f"{name:16} {value}")
 
 
 @app.command("methods")
@@ -135,14 +148,6 @@ def methods_command(as_json: AsJson = False) -> None:
     from condenset.recipes import describe
 
     print_rows(("method", "what it does", "options"), describe(), as_json)
-
-
-def _print_facts(facts: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(facts, indent=1))
-    else:
-        for name, value in facts.items():
-            print(f"{name:16} {value}")
 
 
 def main(arguments: list[str] | None = None) -> None:

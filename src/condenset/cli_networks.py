@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from condenset.cli_options import AsJson, DataDir, Device, Network, Precision, Seed, Size
+from condenset.cli_options import AsJson, DataDir, Device, Network, PoolSeed, Precision, Size
 from condenset.cli_shared import given, load, print_rows, watched
 from condenset.errors import UserError, whole
 
@@ -37,7 +37,7 @@ def train_pool_command(
     edges: Annotated[
         str | None, typer.Option(help="Between groups of validation accuracy, in % (default 10,20,30,40,50,60,70).")
     ] = None,
-    seed: Seed = None,
+    seed: PoolSeed = None,
     device: Device = None,
     precision: Precision = None,
     size: Size = None,
@@ -49,20 +49,22 @@ def train_pool_command(
 
     from condenset.console import print_table
     from condenset.engine import Place
-    from condenset.methods.pools import EDGES, fill_pool, group_names, pool_protocol
+    from condenset.methods.pools import EDGES, about_pool, check_folder, fill_pool, group_names, pool_protocol
     from condenset.networks import build
     from condenset.runs import Run, locked, probe
 
     bounds = _numbers(edges) if edges else EDGES
     group_names(bounds)
+    whole("num", num, 1)
+    check_folder(out)  # before the data are read, which may take long
     run = Run(place=Place.best(device, precision), **given(seed=seed))
     train = load(dataset, data_dir, size).train
     protocol = pool_protocol(train, **given(network=network, epochs=epochs))
-    whole("num", num, 1)
     with torch.device("meta"):  # only to see that it can be built, before the folder is made
         build(protocol.network, channels=train.channels, size=train.size, num_classes=train.num_classes)
-    print(f"{dataset} on {run.place.hardware}, {run.place.precision}; the pool goes to {out}", file=sys.stderr)
+    check_folder(out, about_pool(train, protocol, bounds, run))
     probe(out)
+    print(f"{dataset} on {run.place.hardware}, {run.place.precision}; the pool goes to {out}", file=sys.stderr)
     with locked(out), watched(run, "; the same command goes on"):
         pool = fill_pool(train, out, num, protocol, bounds, run)
     sizes = pool.group_sizes()

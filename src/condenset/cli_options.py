@@ -10,7 +10,15 @@ import typer
 Dataset = Annotated[
     str | None, typer.Argument(help="A known name ('condenset data list') or a path: a folder or an .npz file.")
 ]
-Methods = Annotated[list[str] | None, typer.Option("--method", help="A method ('condenset methods'); repeatable.")]
+Methods = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--method",
+        "--methods",
+        metavar="NAMES",
+        help="A method ('condenset methods'), several joined by commas, or all; repeatable.",
+    ),
+]
 Ipcs = Annotated[list[int] | None, typer.Option("--ipc", help="Images per class; repeatable.")]
 Network = Annotated[str | None, typer.Option(help="Such as convnet(norm='batch') ('condenset networks').")]
 Iterations = Annotated[int | None, typer.Option(help="Iterations of condensing.")]
@@ -31,6 +39,10 @@ AllowFewer = Annotated[
     bool | None, typer.Option("--allow-fewer", help="A class with fewer images than --ipc gives them all.")
 ]
 Seed = Annotated[int | None, typer.Option(help="The same seed gives the same set (default 0).")]
+ScoreSeed = Annotated[
+    int | None, typer.Option(help="The same seed gives the same score (default: the set's own, as its run has it).")
+]
+PoolSeed = Annotated[int | None, typer.Option(help="The same seed gives the same networks (default 0).")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda or mps (default: the best there is).")]
 Precision = Annotated[str | None, typer.Option(help="float32 or bfloat16 (default: bfloat16 on cuda, else float32).")]
 Memory = Annotated[

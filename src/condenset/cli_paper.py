@@ -17,6 +17,7 @@ from condenset.cli_options import (
     Device,
     Epochs,
     Memory,
+    Methods,
     Nets,
     Out,
     Overwrite,
@@ -28,18 +29,21 @@ from condenset.cli_options import (
 from condenset.cli_options import (
     Settings as Set,
 )
-from condenset.cli_shared import anchored, given, in_bytes_or_none, load, watched
+from condenset.cli_shared import anchored, given, in_bytes_or_none, load, method_names, watched
 from condenset.errors import UserError
 
 if TYPE_CHECKING:
     from condenset.experiments.settings import Settings
+    from condenset.types import Splits
 
 
 def paper_command(
     name: Annotated[str | None, typer.Argument(help="The experiment; without it, what there is.")] = None,
     dataset: Annotated[str | None, typer.Option(help="A name or path (default: the paper's; tiny: digits).")] = None,
-    scale: Annotated[str, typer.Option(help="tiny, small or paper.")] = "small",
-    methods: Annotated[str | None, typer.Option(help="Names joined by commas (default: the experiment's).")] = None,
+    scale: Annotated[
+        str, typer.Option(help="tiny (to see that everything runs: its numbers mean nothing), small or paper.")
+    ] = "small",
+    methods: Methods = None,
     changes: Set = None,
     nets: Nets = None,
     epochs: Epochs = None,
@@ -64,6 +68,7 @@ def paper_command(
     from condenset.errors import check_choice
     from condenset.experiments.settings import Settings, to_toml
     from condenset.files import write_file
+    from condenset.recipes import RECIPES
 
     if name is None:
         rows = [(key, each.title, "" if each.perform else "not yet") for key, each in experiments.EXPERIMENTS.items()]
@@ -82,7 +87,7 @@ def paper_command(
     chosen = anchored(dataset, folder_of_data) if dataset else "digits" if scale == "tiny" else experiment.dataset
     place = Place.best(device, precision)
     asked = given(
-        methods=tuple(each.strip() for each in methods.split(",")) if methods else None,
+        methods=method_names(methods, experiment.only or RECIPES) if methods else None,
         set=tuple(changes) if changes else None,
         nets=nets,
         epochs=epochs,
@@ -110,7 +115,7 @@ def paper_command(
         with runs.writable(folder):
             write_file(folder / "experiment.toml", to_toml(settings).encode())
         try:
-            _perform(settings, folder, as_json)
+            _perform(settings, splits, folder, as_json)
         except UserError:
             runs.take_back(folder)
             raise
@@ -121,23 +126,26 @@ def resume_experiment(
 ) -> None:
     """Go on with an experiment: what is done is not done again."""
     from condenset import runs
+    from condenset.experiments import find
     from condenset.experiments.settings import from_toml
 
     with runs.locked(folder):
         changes = given(device=device, memory=memory, data_dir=str(data_dir.absolute()) if data_dir else None)
-        _perform(dataclasses.replace(from_toml(folder / "experiment.toml"), **changes), folder, as_json)
+        settings = dataclasses.replace(from_toml(folder / "experiment.toml"), **changes)
+        find(settings.experiment)
+        splits = load(settings.dataset, settings.data_dir, settings.size)
+        if splits.train.fingerprint != settings.fingerprint:
+            raise UserError(f"{settings.dataset} is no longer the data that {folder} began with: start a new run")
+        _perform(settings, splits, folder, as_json)
 
 
-def _perform(settings: Settings, folder: Path, as_json: bool) -> None:
+def _perform(settings: Settings, splits: Splits, folder: Path, as_json: bool) -> None:
+    """Do what is left of the experiment in its folder and say what came of it."""
     from condenset.console import print_table
     from condenset.engine import Place
-    from condenset.experiments import find, perform
+    from condenset.experiments import perform
     from condenset.runs import Run
 
-    find(settings.experiment)
-    splits = load(settings.dataset, settings.data_dir, settings.size)
-    if splits.train.fingerprint != settings.fingerprint:
-        raise UserError(f"{settings.dataset} is no longer the data that {folder} began with: start a new run")
     place = Place.best(settings.device, settings.precision)
     run = Run(seed=settings.seed, place=place, folder=folder, memory=settings.memory)
     what = f"{settings.experiment} on {settings.dataset}, {settings.scale}"
@@ -150,6 +158,8 @@ def _perform(settings: Settings, folder: Path, as_json: bool) -> None:
         return
     print_table(outcome.table.columns, outcome.table.rows)
     print()
+    if settings.scale == "tiny":
+        print("tiny is there to see that everything runs: its numbers mean nothing")
     for what, file in (("figure", "figure.png"), ("table", "table.md"), ("results", "results.json")):
         if (folder / file).exists():
             print(f"{what:9}{folder / file}")

@@ -37,7 +37,7 @@ from condenset.cli_options import (
     WholeEpochs,
 )
 from condenset.cli_paper import resume_experiment
-from condenset.cli_shared import anchored, given, in_bytes_or_none, load, print_records, watched
+from condenset.cli_shared import anchored, given, in_bytes_or_none, load, method_names, print_records, watched
 from condenset.errors import UserError
 
 if TYPE_CHECKING:
@@ -72,14 +72,15 @@ def run_command(
     as_json: AsJson = False,
 ) -> None:
     """Condense a dataset, score the sets and draw them: Random, DM and the whole dataset side by side."""
-    from condenset.plans import Wishes, read_settings
+    from condenset.plans import Wishes
+    from condenset.recipes import RECIPES
 
     fields = given(network=network, iterations=iterations, lr=lr, init=init, augment=augment, allow_fewer=allow_fewer)
-    general, by_method = read_settings(settings or ())
+    recipe, by_method = _recipe_fields(fields, settings)
     wishes = Wishes(
-        methods=tuple(method or (() if config else ("random", "dm"))),
+        methods=method_names(method or ([] if config else ["random", "dm"]), RECIPES),
         ipcs=tuple(ipc or ()),
-        recipe=fields | general,
+        recipe=recipe,
         by_method=by_method,
         protocol=given(network=network, nets=nets, epochs=epochs, augment=augment),
         whole=whole,
@@ -91,7 +92,7 @@ def run_command(
 
 def compare_command(
     dataset: Dataset = None,
-    methods: Annotated[str, typer.Option(help="all, or names joined by commas ('condenset methods').")] = "all",
+    methods: Methods = None,
     ipc: Ipcs = None,
     network: Network = None,
     settings: Settings = None,
@@ -111,16 +112,14 @@ def compare_command(
     as_json: AsJson = False,
 ) -> None:
     """Condense by every method, score all sets alike, and draw accuracy against the seconds it took."""
-    from condenset.plans import Wishes, read_settings
+    from condenset.plans import Wishes
     from condenset.recipes import RECIPES
 
-    fields = given(network=network, allow_fewer=allow_fewer)
-    general, by_method = read_settings(settings or ())
-    chosen = tuple(RECIPES) if methods == "all" else tuple(name.strip() for name in methods.split(","))
+    recipe, by_method = _recipe_fields(given(network=network, allow_fewer=allow_fewer), settings)
     wishes = Wishes(
-        methods=chosen,
+        methods=method_names(methods or ["all"], RECIPES),
         ipcs=tuple(ipc or ()),
-        recipe=fields | general,
+        recipe=recipe,
         by_method=by_method,
         protocol=given(network=network, nets=nets, epochs=epochs),
         whole=whole,
@@ -153,14 +152,15 @@ def condense_command(
     as_json: AsJson = False,
 ) -> None:
     """Condense a dataset, without scoring the set; it is condensed.safetensors in the run's folder."""
-    from condenset.plans import Wishes, read_settings
+    from condenset.plans import Wishes
+    from condenset.recipes import RECIPES
 
     fields = given(network=network, iterations=iterations, lr=lr, init=init, augment=augment, allow_fewer=allow_fewer)
-    general, by_method = read_settings(settings or ())
+    recipe, by_method = _recipe_fields(fields, settings)
     wishes = Wishes(
-        methods=tuple(method or (() if config else ("dm",))),
+        methods=method_names(method or ([] if config else ["dm"]), RECIPES),
         ipcs=tuple(ipc or ()),
-        recipe=fields | general,
+        recipe=recipe,
         by_method=by_method,
         evaluate=False,
     )
@@ -194,6 +194,19 @@ def resume_command(
             raise UserError(f"{plan.dataset} is no longer the data that {folder} began with: start a new run")
         plans.check_plan(plan, splits.train)
         _go(plan, splits, folder, as_json)
+
+
+def _recipe_fields(
+    fields: dict[str, Any], settings: list[str] | None
+) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """What options and --set give of the recipes, for all methods and by method; both for all of them is refused."""
+    from condenset.plans import read_settings
+
+    general, by_method = read_settings(settings or ())
+    for name in fields:
+        if name in general:
+            raise UserError(f"{name} is given twice, by --{name.replace('_', '-')} and by --set: give one of the two")
+    return fields | general, by_method
 
 
 def _begin(

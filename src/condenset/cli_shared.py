@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,16 @@ if TYPE_CHECKING:
 def given(**options: Any) -> dict[str, Any]:
     """The options that were given."""
     return {key: value for key, value in options.items() if value is not None}
+
+
+def method_names(texts: list[str] | None, every: Iterable[str]) -> tuple[str, ...]:
+    """The methods that were given, one by one or joined by commas; `all` stands for every one."""
+    from condenset.errors import check
+
+    given_names = [name for text in texts or () for each in text.split(",") if (name := each.strip())]
+    check(bool(given_names) or not texts, "--method must name a method ('condenset methods')", ",".join(texts or ()))
+    names = [name for each in given_names for name in (every if each == "all" else (each,))]
+    return tuple(dict.fromkeys(names))
 
 
 def in_bytes_or_none(memory: str | None) -> int | None:

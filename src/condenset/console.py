@@ -57,16 +57,31 @@ def plain_warnings() -> Iterator[None]:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table on a terminal; elsewhere columns of plain text."""
+    """A table on a terminal, turned where it fits it only so; elsewhere columns of plain text."""
+    lines = [tuple(columns), *map(tuple, rows)]
     if sys.stdout.isatty():
-        table = Table(*columns)
-        for row in rows:
+        console, turned = Console(), list(zip(*lines, strict=True))
+        if _drawn_width(turned) <= console.width < _drawn_width(lines):
+            lines = turned
+        table = Table()
+        for name in lines[0]:
+            table.add_column(name, overflow="fold")  # a long word goes on in the next line: nothing is cut off
+        for row in lines[1:]:
             table.add_row(*map(Text, row))  # as it is: brackets are no markup
-        Console().print(table)
+        console.print(table)
         return
-    widths = [max(len(row[place]) for row in (columns, *rows)) for place in range(len(columns))]
-    for row in (columns, *rows):
+    widths = _widths(lines)
+    for row in lines:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _widths(lines: Sequence[Sequence[str]]) -> list[int]:
+    return [max(map(len, column)) for column in zip(*lines, strict=True)]
+
+
+def _drawn_width(lines: Sequence[Sequence[str]]) -> int:
+    """Of a table on a terminal whose every cell has one line: a rule and two spaces beside each column."""
+    return 1 + sum(width + 3 for width in _widths(lines))
 
 
 def print_scores(records: Sequence[Mapping[str, Any]]) -> None:

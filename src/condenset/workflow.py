@@ -41,7 +41,7 @@ def execute(plan: Plan, splits: Splits, run: Run) -> list[dict[str, Any]]:
     if run.folder:
         run.drop_checkpoint()  # a kill may have come between the last set and this
         _picture(plan, run.folder / "grid.png")
-        _chart([done[key] for key in keys], run.folder / "chart.png")
+        _chart([done[key] for key in keys], splits.train.name, run.folder / "chart.png")
     return [done[key] for key in keys]
 
 
@@ -155,12 +155,12 @@ def _picture(plan: Plan, path: Path) -> None:
         save_grid([CondensedSet.load(plan.set_path(job, path.parent)) for job in shown], path)
 
 
-def _chart(records: list[dict[str, Any]], path: Path) -> None:
+def _chart(records: list[dict[str, Any]], dataset: str, path: Path) -> None:
     """Accuracy against seconds, where methods are there to compare; drawn once."""
     scored = [record for record in records if "accuracy_mean" in record]
     if len({record["method"] for record in scored if record["ipc"]}) > 1 and not path.exists():
         with writable(path):
-            save_comparison(scored, path)
+            save_comparison(scored, dataset, path)
 
 
 def write_results(path: Path, records: list[dict[str, Any]]) -> None:
@@ -184,10 +184,28 @@ def read_results(folder: Path | None) -> list[dict[str, Any]]:
     return records
 
 
+def find_sets(path: Path) -> list[Path]:
+    """A set file itself, the condensed.safetensors of a run's folder, or the set files of any other, by name."""
+    if not path.is_dir():
+        return [path]
+    if (path / "condensed.safetensors").exists():
+        return [path / "condensed.safetensors"]
+    if (path / "experiment.toml").is_file():
+        raise UserError(f"{path} is an experiment: its sets lie in folders of {path / 'parts'}")
+    if is_run(path):
+        raise UserError(f"{path} is a run that has no condensed.safetensors yet: 'condenset resume {path}' makes it")
+    files = sorted(path.glob("*.safetensors"))
+    if not files:
+        raise UserError(f"{path} is neither a run nor a folder of set files (.safetensors)")
+    return files
+
+
 def find_set(path: Path) -> tuple[CondensedSet, Path]:
-    """A set file, or the one in the folder of a run."""
-    file = path / "condensed.safetensors" if path.is_dir() else path
-    return CondensedSet.load(file), file
+    """A set file, or the one in a folder."""
+    files = find_sets(path)
+    if len(files) > 1:
+        raise UserError(f"{path} holds {len(files)} set files: name one of them, such as {files[0]}")
+    return CondensedSet.load(files[0]), files[0]
 
 
 def evaluate_file(
@@ -236,18 +254,38 @@ def _origin(small: CondensedSet, file: Path) -> dict[str, Any]:
     return {"dataset": small.provenance.get("dataset")}
 
 
+def facts(small: CondensedSet) -> dict[str, Any]:
+    """What a set holds and where it came from, for machines: its provenance with all that it says."""
+    held = {
+        "images": len(small),
+        "shape": list(small.images.shape[1:]),
+        "classes": small.num_classes,
+        "class_names": list(small.class_names),
+        "labels": _labels(small),
+        "pixel_range": [float(small.images.min()), float(small.images.max())],
+        "step_sizes": None if small.step_sizes is None else small.step_sizes.tolist(),
+        "mean": list(small.mean),
+        "std": list(small.std),
+    }
+    return {**held, **{key: value for key, value in small.provenance.items() if key not in held}}
+
+
 def summary(small: CondensedSet) -> dict[str, Any]:
     """What a set holds and where it came from, for a person."""
     about, shape = small.provenance, "x".join(map(str, small.images.shape[1:]))
-    steps = small.step_sizes
+    steps, told = small.step_sizes, ("dataset", "source", "method", "seed", "seconds", "hardware", "version")
     learned = {} if steps is None else {"step sizes": f"{len(steps)}, {steps.min():.3g} to {steps.max():.3g}"}
     return {
         "images": f"{len(small)} of {shape}, {small.num_classes} classes",
-        "labels": "hard" if small.labels.ndim == 1 else "soft",
+        "labels": _labels(small),
         "pixels": f"{small.images.min():.3g} to {small.images.max():.3g} (0 to 1 nominal)",
         **learned,
         "mean": ", ".join(f"{value:.4g}" for value in small.mean),
         "std": ", ".join(f"{value:.4g}" for value in small.std),
-        **{key: about[key] for key in ("dataset", "method", "seed", "seconds", "hardware", "version") if key in about},
+        **{key: about[key] for key in told if about.get(key, "") != ""},
         "recipe": ", ".join(f"{key}={value}" for key, value in about.get("recipe", {}).items()),
     }
+
+
+def _labels(small: CondensedSet) -> str:
+    return "hard" if small.labels.ndim == 1 else "soft"

@@ -75,7 +75,15 @@ FEW = ("--nets", 1, "--epochs", 1)
         (("show", "none.safetensors"), ["no such file: none.safetensors"]),
         (("show", "toy.npz"), ["toy.npz is not a readable .safetensors file"]),
         (("evaluate", "none.safetensors"), ["no such file: none.safetensors"]),
-        (("evaluate", "."), ["condensed.safetensors"]),
+        (("evaluate", "."), [". is neither a run nor a folder of set files"]),
+        (("show", "."), [". is neither a run nor a folder of set files"]),
+        (
+            ("run", "toy.npz", "--ipc", 1, "--iterations", 5, "--set", "iterations=7"),
+            ["twice", "--iterations"],
+        ),
+        (("compare", "toy.npz", "--ipc", 1, "--allow-fewer", "--set", "allow_fewer=true"), ["twice", "--allow-fewer"]),
+        (("condense", "toy.npz", "--ipc", 1, "--lr", 1, "--set", "lr=2"), ["lr is given twice"]),
+        (("run", "toy.npz", "--ipc", 1, "--method", ","), ["--method must name a method", "','"]),
         (("data", "check", "digitz"), ["did you mean 'digits'"]),
         (("data", "get", "minst"), ["did you mean 'mnist'"]),
         (("data", "import", "toy.npz", "a/b"), ["a name must be", "'a/b'"]),
@@ -97,6 +105,16 @@ def test_the_device_that_is_not_there(condenset: Condenset, toy: Path, monkeypat
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     result = condenset("run", toy, "--ipc", 1, "--device", "cuda")
     assert "device 'cuda' is not there: this machine has cpu" in result.complaint
+
+
+def test_a_run_without_a_set_yet_says_so(condenset: Condenset, toy: Path) -> None:
+    condenset("condense", toy, "--ipc", 1, "--method", "random", "--out", "a")
+    Path("a/condensed.safetensors").unlink()
+    for command in ("show", "evaluate"):
+        complaint = condenset(command, "a").complaint
+        assert "a is a run that has no condensed.safetensors yet" in complaint and "condenset resume a" in complaint
+    Path("a/recipe.toml").rename("a/experiment.toml")
+    assert "a is an experiment: its sets lie in folders of a/parts" in condenset("evaluate", "a").complaint
 
 
 def test_an_experiment_that_cannot_begin_leaves_no_folder(condenset: Condenset) -> None:

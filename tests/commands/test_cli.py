@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 from shell import FIELDS, TINY, TINY_NETWORK, Condenset, names, same_set, tree, write_npz
 
-from condenset import CondensedSet
+from condenset import CondensedSet, data
 from condenset.methods import METHODS
 
 COMMANDS = ["run", "compare", "condense", "evaluate", "resume", "show", "methods", "networks", "data"]
@@ -95,7 +95,11 @@ def test_json_is_all_that_stdout_holds(condenset: Condenset, toy: Path, tmp_path
     tested = json.loads(condenset("evaluate", "a", "--nets", 1, "--epochs", 1, "--json").out)
     assert list(tested[0]) == FIELDS
     assert json.loads(condenset("resume", "a", "--json").out) == records_of(tmp_path / "a")
-    assert json.loads(condenset("show", "a", "--json").out)["method"] == "dm"
+    shown = json.loads(condenset("show", "a", "--json").out)
+    assert (shown["method"], shown["source"], shown["recipe"]["ipc"]) == ("dm", str(toy), 1)
+    assert (shown["images"], shown["shape"], shown["classes"], shown["labels"]) == (3, [1, 8, 8], 3, "hard")
+    assert shown["class_names"] == ["class 0", "class 1", "class 2"]
+    assert len(shown["mean"]) == len(shown["std"]) == 1 and shown["pixel_range"][0] < shown["pixel_range"][1]
     assert json.loads(condenset("data", "check", toy, "--json").out)["num_train"] == 36
     entries = json.loads(condenset("data", "list", "--json").out)
     assert {"name", "state", "num_train"} <= set(entries[0])
@@ -137,6 +141,18 @@ def test_evaluate_takes_files_and_folders_and_finds_their_data(condenset: Conden
     assert line.startswith("condenset: warning: the training images of ") and "among the test images now" in line
 
 
+def test_a_folder_of_sets_stands_for_all_of_them(condenset: Condenset, toy: Path) -> None:
+    condenset(
+        "condense", toy, "--ipc", 1, "--method", "random", "--method", "mmd", "--set", "iterations=1", "--out", "a"
+    )
+    condenset("condense", toy, "--ipc", 2, "--ipc", 1, "--ipc", 3, "--method", "random", "--out", "b")
+    few = ("--nets", 1, "--epochs", 1, "--device", "cpu")
+    records = json.loads(condenset("evaluate", "b/sets", "a", *few, "--json").out)
+    assert [(record["method"], record["ipc"]) for record in records] == [("random", 1), ("random", 2), ("mmd", 1)]
+    assert "b/sets holds 2 set files: name one of them" in condenset("show", "b/sets").complaint
+    assert "a/sets/random-1.png" in condenset("show", "a/sets").out  # the only one there
+
+
 def records_of_file(path: str) -> list[dict[str, object]]:
     return json.loads(Path(path).read_text())
 
@@ -170,7 +186,8 @@ def test_a_folder_of_images_and_an_imported_set_run_too(condenset: Condenset, tm
     result = condenset("data", "import", "pets", "animals", "--size", 8)
     assert result.code == 0
     assert "animals is in" in result.out
-    assert "exists already" in condenset("data", "import", "pets", "animals", "--size", 8).complaint
+    refused = condenset("data", "import", "pets", "animals", "--size", 8).complaint
+    assert "exists already" in refused and "--overwrite" in refused
     assert condenset("data", "import", "pets", "animals", "--size", 8, "--overwrite").code == 0
     assert "imported" in condenset("data", "list").out
     assert condenset("data", "check", "animals").out.startswith("animals: 16 train and 4 test images of 3x8x8")
@@ -303,6 +320,44 @@ def test_compare_runs_methods_side_by_side_and_resumes(condenset: Condenset, toy
     assert tree(tmp_path / "a") == before
     complaint = condenset("compare", toy, "--methods", "herding,dmm", *options).complaint
     assert "did you mean 'dm'" in complaint
+
+
+@pytest.mark.parametrize("spelling", [("--method", "random, mmd,"), ("--methods", "random", "--method", "mmd")])
+@pytest.mark.parametrize("command", ["run", "compare", "condense"])
+def test_methods_are_given_in_either_spelling(
+    condenset: Condenset, toy: Path, command: str, spelling: tuple[str, ...]
+) -> None:
+    scoring = () if command == "condense" else ("--nets", 1, "--epochs", 1, "--no-whole")
+    short = ("--set", "mmd.iterations=1", *scoring)
+    result = condenset(command, toy, "--ipc", 1, *spelling, *short, "--device", "cpu", "--json")
+    assert [record["method"] for record in json.loads(result.out)] == ["random", "mmd"]
+
+
+def test_all_stands_for_every_method(condenset: Condenset, toy: Path) -> None:
+    run = ("run", toy, "--ipc", 1, "--method", "all", "--set", "dd.network=mlp(wdth=1)")
+    assert "did you mean 'width'" in condenset(*run).complaint
+    complaint = condenset("paper", "cost", "--methods", "all", "--set", "dd.steps=3").complaint
+    assert "the method of a setting must be one of dc, dsa, dm" in complaint  # all that this experiment can compare
+
+
+def test_an_experiment_reads_its_data_once(condenset: Condenset, toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, load = [], data.load
+
+    def look(*arguments: object, **options: object) -> object:
+        read.append(arguments)
+        return load(*arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(data, "load", look)
+    short = ("--scale", "tiny", "--nets", 1, "--epochs", 0, "--whole-epochs", 0, "--device", "cpu")
+    names = ("--method", "random", "--methods", "mmd,", "--set", "mmd.iterations=1")
+    result = condenset("paper", "sizes", "--dataset", toy, *names, *short, "--out", "a")
+    assert (result.code, len(read)) == (0, 1)
+    assert result.out.splitlines()[0].startswith("images a class  random      mmd ")
+    assert "its numbers mean nothing" in result.out
+    assert condenset("resume", "a").out == result.out
+    assert len(read) == 2
+    write_npz(toy, seed=1)
+    assert "is no longer the data that a began with" in condenset("resume", "a").complaint
 
 
 def test_compare_takes_all_methods_unless_told(condenset: Condenset, toy: Path) -> None:

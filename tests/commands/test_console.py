@@ -93,6 +93,26 @@ def test_brackets_in_a_table_are_no_markup(monkeypatch: pytest.MonkeyPatch) -> N
     assert "┃" in sys.stdout.getvalue()
 
 
+@pytest.mark.parametrize(("width", "turned"), [("60", True), ("120", False)])
+def test_a_table_too_wide_for_the_terminal_is_turned(monkeypatch: pytest.MonkeyPatch, width: str, turned: bool) -> None:
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    monkeypatch.setenv("COLUMNS", width)
+    methods = ("random", "herding", "forgetting", "dsa", "dm", "whole dataset")
+    print_table(("images a class", *methods), [("1", *["20.1 ± 0.4"] * 6), ("10", *["63.0 ± 0.4"] * 6)])
+    lines = sys.stdout.getvalue().splitlines()
+    assert len(lines[0]) <= int(width)
+    assert sum("20.1 ± 0.4" in line for line in lines) == (6 if turned else 1)
+    assert all(any(name in line for line in lines) for name in methods)
+
+
+def test_a_table_that_fits_neither_way_is_folded_and_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    monkeypatch.setenv("COLUMNS", "30")
+    print_table(("network", "options"), [("a" * 40, "some words " * 9)] * 3)
+    text = sys.stdout.getvalue()
+    assert text.count("a") == 3 * 40 and "…" not in text
+
+
 def test_a_table_that_nobody_watches_is_plain(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(("a", "long name"), [("first", "x"), ("2", "[y]")])
     assert capsys.readouterr().out == "a      long name\nfirst  x\n2      [y]\n"

@@ -41,7 +41,7 @@ def test_a_row_a_class_and_a_block_a_set(channels: int, soft: bool) -> None:
 def test_captions_do_not_run_into_each_other() -> None:
     one = small_set([1, 1])
     alone, twice = draw_grid([one]), draw_grid([one, one])
-    caption = grid.ImageFont.load_default(size=12).getlength("random 2")
+    caption = grid._font().getlength("random 2")
     assert twice.width - alone.width >= caption
 
 
@@ -61,6 +61,29 @@ def test_large_sets_are_cut_and_say_so() -> None:
     assert image.width < 50 * 34
     assert grid._caption(small_set([50] * 3, ipc=50)) == "random 50, 20 shown"
     assert grid._caption(small_set([2] * 3)) == "random 2"
+
+
+def test_classes_left_out_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[str] = []
+    text = grid.ImageDraw.ImageDraw.text
+
+    def look(self: object, place: object, words: str, **how: object) -> None:
+        written.append(words)
+        text(self, place, words, **how)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(grid.ImageDraw.ImageDraw, "text", look)
+    whole, cut = (draw_grid([small_set([1] * num)]) for num in (40, 60))
+    assert "and 20 more classes" in written
+    assert "class 39" in written and "class 40" not in written
+    assert not [words for words in written[: written.index("class 0")] if words]  # of 40 none is left out
+    assert cut.height > whole.height
+
+
+def test_letters_beyond_ascii_are_no_boxes() -> None:
+    font = grid._font()
+    boxes = bytes(font.getmask("\U0010fffd"))
+    for letter in "éßñÅжλ":
+        assert bytes(font.getmask(letter)) != boxes
 
 
 def test_the_file_is_a_png(tmp_path: Path) -> None:

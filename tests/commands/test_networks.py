@@ -47,4 +47,13 @@ def test_mistakes_are_one_line(condenset: Condenset, toy: Path, tmp_path: Path) 
     assert not (tmp_path / "p" / "pool.json").exists()
     (tmp_path / "p").mkdir(exist_ok=True)
     (tmp_path / "p" / "mine.txt").touch()
-    assert "not empty and not a pool" in condenset(*train).complaint
+    refused = condenset(*train)
+    assert "not empty and not a pool" in refused.complaint
+    assert len(refused.err.splitlines()) == 1  # and nothing was promised before
+
+
+def test_another_pool_is_refused_before_anything_is_promised(condenset: Condenset, toy: Path) -> None:
+    assert condenset("networks", "train-pool", toy, "--out", "p", *POOL).code == 0
+    refused = condenset("networks", "train-pool", toy, "--out", "p", *POOL, "--seed", 1)
+    assert "p holds another pool (it differs in seed)" in refused.complaint
+    assert len(refused.err.splitlines()) == 1

@@ -207,6 +207,9 @@ def test_sets_without_provenance_are_told_of_too(tmp_path: Path) -> None:
     assert told["images"] == "2 of 3x8x8, 2 classes"
     assert told["labels"] == "hard"
     assert "iterations=2" in told["recipe"]
+    assert "source" not in told
+    sourced = dataclasses.replace(small, provenance={**small.provenance, "source": "a/b.npz"})
+    assert summary(sourced)["source"] == "a/b.npz"
     bare = CondensedSet(
         images=small.images, labels=small.labels, class_names=small.class_names, mean=small.mean, std=small.std
     )

@@ -13,7 +13,7 @@ from condenset import CondensedSet, ImageData, Scores
 from condenset.engine import Place
 from condenset.experiments import common, find, perform, wishes_for
 from condenset.experiments.common import Record
-from condenset.experiments.continual import average, final
+from condenset.experiments.continual import _draw, average, final
 from condenset.runs import Interrupted, Run
 from condenset.types import Splits
 from plain import StopAtLoop, tiny_data
@@ -24,7 +24,7 @@ SPLITS = Splits(train=tiny_data([6, 6, 6, 6, 6]), test=tiny_data([2, 3, 4, 5, 6]
 
 @pytest.fixture(autouse=True)
 def tiniest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("condenset.experiments.continual.save_chart", lambda figure, path: None)
+    monkeypatch.setattr("condenset.experiments.save_chart", lambda figure, path: None)
     monkeypatch.setitem(common.RECIPES_AT, "tiny", common.RECIPES_AT["tiny"] | {"iterations": 2, "batch": 4})
     monkeypatch.setitem(common.PROTOCOLS_AT, "tiny", common.PROTOCOLS_AT["tiny"] | {"epochs": 1})
 
@@ -74,6 +74,12 @@ def test_stopped_and_gone_on_with_it_comes_out_the_same(tmp_path: Path) -> None:
     assert run.seed == 1
     again = go(tmp_path / "stopped", methods=methods)
     assert [r["accuracies"] for r in again] == [r["accuracies"] for r in undisturbed]
+
+
+def test_ticks_are_the_numbers_of_classes() -> None:
+    record = {"method": "dm", "steps": 2, "accuracies": [0.5]}
+    figure = _draw([{**record, "classes_seen": 3}, {**record, "classes_seen": 5}], [2])
+    assert list(figure.axes[0].get_xticks()) == [3, 5]
 
 
 def test_final_and_average_are_over_orders_and_networks() -> None:

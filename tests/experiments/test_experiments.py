@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -51,7 +52,9 @@ def test_it_leaves_its_files_and_does_nothing_twice(
     assert {"experiment", "dataset", "scale", "seed"} <= results[0].keys()
     assert (tmp_path / "table.md").read_text() == outcome.table.markdown()
     if outcome.draw:
-        assert {"figure.png", "figure.svg"} <= {path.name for path in tmp_path.iterdir()}
+        assert (tmp_path / "figure.png").exists()
+        title = re.search(r"<!-- (.*), scale tiny -->", (tmp_path / "figure.svg").read_text())
+        assert title and re.fullmatch(rf"{splits.train.name}, [\d, ]+ images? a class", title[1])
 
     def never(*_: object, **__: object) -> None:
         raise AssertionError("done again")

@@ -11,7 +11,7 @@ from condenset import experiments
 from condenset.engine import Place
 from condenset.experiments import common
 from condenset.experiments.cost import log_spaced
-from condenset.experiments.distribution import summary, tsne
+from condenset.experiments.distribution import _draw, summary, tsne
 from condenset.experiments.pooled import _title
 from condenset.runs import Interrupted, Run
 from condenset.types import Splits
@@ -58,6 +58,15 @@ def test_the_map_is_a_function_of_the_seed_and_keeps_clusters_apart() -> None:
 
 def test_groups_are_written_as_in_the_paper() -> None:
     assert [_title(name) for name in ("random", "60-70", "70-100", "all")] == ["random", "60-70", "≥70", "all"]
+
+
+def test_the_legend_tells_synthetic_images_from_real_ones() -> None:
+    tensors = {name: torch.rand(4, 2) for name in ("real", "dm", "dsa")}
+    tensors |= {f"{name}.labels": torch.tensor([0, 0, 1, 1]) for name in tensors}
+    figure = _draw(tensors, ["cat", "dog"], ["dm", "dsa"])
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["cat", "dog", "synthetic"]
+    assert "t-SNE" in figure.get_supxlabel()
 
 
 @pytest.mark.parametrize("name", ["networks", "cost", "distribution"])

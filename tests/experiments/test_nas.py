@@ -48,6 +48,14 @@ def test_the_choice_is_the_validations_and_the_worth_the_tests() -> None:
     assert (reference["seconds"], reference["estimated"]) == (720, True)
 
 
+def test_panels_say_what_their_number_is() -> None:
+    points = [{"proxy": 0.1, "whole": 0.2}]
+    correlations = {"dm": 0.5, nas.EARLY: None}
+    figure = nas._draw([{"method": m, "correlation": c, "points": points} for m, c in correlations.items()])
+    titles = [axes.get_title() for axes in figure.axes]
+    assert titles == ["dm\nrank correlation: 0.50", "early stopping\nrank correlation: none"]
+
+
 def lab(folder: Path, scale: str, size: int = 8, **wished: Any) -> Lab:
     splits = Splits(train=tiny_data([24] * 3, size=size), test=tiny_data([8] * 3, size=size))
     run = Run(seed=1, place=Place.best("cpu"), folder=folder)

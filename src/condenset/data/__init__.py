@@ -134,7 +134,7 @@ def import_data(
     check_import_name(name)
     target = imported_folder(data_folder(data_dir), name)
     if target.exists() and not overwrite:
-        raise UserError(f"{target} exists already; choose another name or overwrite it")
+        raise UserError(f"{target} exists already; choose another name, or --overwrite it (overwrite=True in Python)")
     opened = source if isinstance(source, Splits) else _open(source, data_folder(data_dir), size)[0]
     _check_fits(opened, name, size)
     raw = raw_of(opened) if isinstance(opened, Splits) else opened

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from condenset.experiments.tables import COMPARED, architectures, batchnorm, siz
 from condenset.files import write_file
 from condenset.plans import Wishes
 from condenset.recipes import RECIPES
+from condenset.report.charts import save_chart
 from condenset.runs import Run, writable
 from condenset.types import Splits
 from condenset.workflow import write_results
@@ -127,5 +129,12 @@ def perform(
     with writable(folder):
         write_file(folder / "table.md", outcome.table.markdown().encode())
         if outcome.draw:
-            outcome.draw(folder / "figure.png")
+            figure = outcome.draw()
+            about = f"{splits.train.name}, {_images(outcome.ipcs)} a class, scale {scale}"
+            figure.suptitle(about, fontsize="medium", parse_math=False)  # a file's name may hold dollars
+            save_chart(figure, folder / "figure.png")
     return outcome
+
+
+def _images(ipcs: Sequence[int]) -> str:
+    return "1 image" if list(ipcs) == [1] else f"{', '.join(map(str, ipcs))} images"

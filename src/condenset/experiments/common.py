@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, pstdev
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from condenset import plans
 from condenset.errors import UserError
@@ -22,6 +22,9 @@ from condenset.recipes import RECIPES, Protocol, Recipe, make_protocol, make_rec
 from condenset.runs import Run, writable
 from condenset.types import CondensedSet, ImageData, Splits
 from condenset.workflow import made_set, seconds_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 T = TypeVar("T")
 Record = dict[str, Any]
@@ -70,7 +73,8 @@ class Outcome:
 
     records: Sequence[Mapping[str, Any]]
     table: Table
-    draw: Callable[[Path], None] | None = None  # writes the figure as PNG to this path, and as SVG beside it
+    draw: Callable[[], Figure] | None = None  # the figure, without what is said of every experiment's
+    ipcs: Sequence[int] = ()  # images a class of the sets that the figure shows
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from pathlib import Path
 from statistics import fmean, pstdev
+from typing import TYPE_CHECKING
 
 import torch
 
 from condenset import draws
 from condenset.continual import Memory
 from condenset.experiments.common import Lab, Outcome, Record, Table, percent
-from condenset.report.charts import new_panels, save_chart
+from condenset.report.charts import new_panels
 from condenset.types import of_classes
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def class_incremental(lab: Lab) -> Outcome:
@@ -24,13 +27,14 @@ def class_incremental(lab: Lab) -> Outcome:
     """
     num_classes = lab.splits.train.num_classes
     several = sorted({min(steps, num_classes) for steps in lab.at(tiny=(2, 5), small=(5, 10), paper=(5, 10))})
+    ipc = lab.at(tiny=2, small=20, paper=20)
     orders = range(lab.at(tiny=1, small=2, paper=5))
     records = [
         record
         for steps in several
         for method in lab.methods
         for order in orders
-        for record in _stream(lab, method, steps, order)
+        for record in _stream(lab, method, ipc, steps, order)
     ]
     rows = []
     for steps in several:
@@ -38,15 +42,15 @@ def class_incremental(lab: Lab) -> Outcome:
             cells = [percent(pick(_those(records, steps, method))) for method in lab.methods]
             rows.append((str(steps), text, *cells))
     table = Table(("steps", "accuracy", *lab.methods), rows)
-    return Outcome(records=records, table=table, draw=lambda path: _draw(records, several, path))
+    return Outcome(records=records, table=table, draw=lambda: _draw(records, several), ipcs=(ipc,))
 
 
-def _stream(lab: Lab, method: str, steps: int, order: int) -> list[Record]:
+def _stream(lab: Lab, method: str, ipc: int, steps: int, order: int) -> list[Record]:
     """One memory, fed with the classes of one order: a record after each step."""
     train, place, records = lab.splits.train, lab.run.place, []
     protocol = lab.protocol(nets=lab.at(tiny=2, small=3, paper=3))  # networks an order
     seed = int(draws.make_key(lab.run.seed, "order", order)[0])
-    recipe = dataclasses.asdict(lab.recipe(method, lab.at(tiny=2, small=20, paper=20)))
+    recipe = dataclasses.asdict(lab.recipe(method, ipc))
     memory = Memory(method=method, seed=seed, device=str(place.device), precision=place.precision, **recipe)
     classes = draws.permutation(draws.make_key(seed, "classes"), 0, train.num_classes)
     for number, part in enumerate(torch.tensor_split(classes, steps), start=1):
@@ -83,7 +87,7 @@ def _spread(accuracies: Sequence[float]) -> Record:
     return {"accuracy_mean": fmean(accuracies), "accuracy_std": pstdev(accuracies)}
 
 
-def _draw(records: Sequence[Record], several: Sequence[int], path: Path) -> None:
+def _draw(records: Sequence[Record], several: Sequence[int]) -> Figure:
     figure, panels = new_panels(len(several), sharey=True)
     for axes, steps in zip(panels, several, strict=True):
         for method in dict.fromkeys(record["method"] for record in records):
@@ -95,8 +99,9 @@ def _draw(records: Sequence[Record], several: Sequence[int], path: Path) -> None
             ]
             means, spreads = ([100 * each[key] for each in found] for key in ("accuracy_mean", "accuracy_std"))
             axes.errorbar(seen, means, yerr=spreads, fmt="o-", capsize=2, label=method)
+            axes.set_xticks(seen)
         axes.set_title(f"{steps} steps")
         axes.set_xlabel("classes seen")
     panels[0].set_ylabel("test accuracy on them, %")
     panels[-1].legend()
-    save_chart(figure, path)
+    return figure

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from condenset.experiments.common import Lab, Outcome, Record, Table, percent
 from condenset.recipes import GradientRecipe, MatchingRecipe
-from condenset.report.charts import new_chart, save_chart
+from condenset.report.charts import new_chart, set_seconds
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+LEAST_SECONDS = 1e-3  # what took less is drawn there
 
 
 def cost(lab: Lab) -> Outcome:
@@ -29,7 +34,7 @@ def cost(lab: Lab) -> Outcome:
         (r["method"], str(r["step"]), f"{r['condense_seconds']:.3g}", percent(r)) for r in records
     ]
     table = Table(("method", "steps of the images", "seconds", "accuracy %"), rows)
-    return Outcome(records=records, table=table, draw=lambda path: _draw(records, path))
+    return Outcome(records=records, table=table, draw=lambda: _draw(records), ipcs=(ipc,))
 
 
 def log_spaced(total: int, num: int) -> list[int]:
@@ -39,15 +44,14 @@ def log_spaced(total: int, num: int) -> list[int]:
     return sorted(step for step in steps if 1 <= step <= total)
 
 
-def _draw(records: Sequence[Record], path: Path) -> None:
+def _draw(records: Sequence[Record]) -> Figure:
     figure, axes = new_chart()
     for method in dict.fromkeys(record["method"] for record in records):
         mine = [record for record in records if record["method"] == method]
-        seconds = [max(record["condense_seconds"], 1e-3) for record in mine]
+        seconds = [max(record["condense_seconds"], LEAST_SECONDS) for record in mine]
         means, spreads = ([100 * record[key] for record in mine] for key in ("accuracy_mean", "accuracy_std"))
         axes.errorbar(seconds, means, yerr=spreads, fmt="o-", capsize=2, label=method)
-    axes.set_xscale("log")
-    axes.set_xlabel("seconds of condensing")
+    set_seconds(axes, [record["condense_seconds"] for record in records], LEAST_SECONDS)
     axes.set_ylabel("test accuracy, %")
     axes.legend()
-    save_chart(figure, path)
+    return figure

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -16,10 +17,13 @@ from condenset.experiments.common import Lab, Outcome, Record, Table
 from condenset.files import read_tensors, write_tensors
 from condenset.methods.trained import trained
 from condenset.recipes import TrainedRecipe
-from condenset.report.charts import new_panels, save_chart
+from condenset.report.charts import new_panels
 from condenset.runs import Run, writable
 from condenset.train import TrainingSet
 from condenset.types import CondensedSet, ImageData
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 NUM_CLASSES = 3
 NEIGHBOURS = 10  # real images that say which class a synthetic one is among
@@ -45,7 +49,8 @@ def distribution(lab: Lab) -> Outcome:
     return Outcome(
         records=records,
         table=Table(("method", *COLUMNS.values()), rows),
-        draw=lambda figure: _draw(read_tensors(path)[0], names, lab.methods, figure),
+        draw=lambda: _draw(read_tensors(path)[0], names, lab.methods),
+        ipcs=(ipc,),
     )
 
 
@@ -119,7 +124,7 @@ def summary(real_NF: Tensor, real_labels_N: Tensor, synthetic_MF: Tensor, labels
     return {name: float(torch.stack(values).mean()) for name, values in found.items()}
 
 
-def _draw(tensors: Mapping[str, Tensor], names: Sequence[str], methods: Sequence[str], path: Path) -> None:
+def _draw(tensors: Mapping[str, Tensor], names: Sequence[str], methods: Sequence[str]) -> Figure:
     """Real images as points, synthetic ones as stars, a colour a class."""
     figure, panels = new_panels(len(methods), columns=3, size=(4.5, 4.5))
     for axes, method in zip(panels, methods, strict=True):
@@ -131,5 +136,8 @@ def _draw(tensors: Mapping[str, Tensor], names: Sequence[str], methods: Sequence
         axes.set_title(method)
         axes.set_xticks([])
         axes.set_yticks([])
-    panels[0].legend(markerscale=3)
-    save_chart(figure, path)
+    panels[0].plot([], [], "*", markersize=3, color="white", markeredgecolor="black", label="synthetic")
+    marks, texts = panels[0].get_legend_handles_labels()
+    figure.legend(marks, texts, loc="outside right upper", markerscale=3)
+    figure.supxlabel("t-SNE of the embedding by a network trained on the whole dataset", fontsize="medium")
+    return figure

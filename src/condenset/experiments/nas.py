@@ -6,17 +6,19 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from condenset.data.validation import split_off
 from condenset.experiments.common import Lab, Outcome, Record, Table
 from condenset.networks import search_space
 from condenset.ranking import search
 from condenset.recipes import Protocol
-from condenset.report.charts import new_panels, save_chart
+from condenset.report.charts import new_panels
 from condenset.runs import Run
 from condenset.types import CondensedSet, ImageData
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 EARLY, WHOLE = "early stopping", "whole dataset"
 VALIDATION = 0.1  # of the training images
@@ -56,7 +58,7 @@ def search_architectures(lab: Lab) -> Outcome:
         for name in found
     ]
     records.append(_reference(whole, len(space)) | {"images": len(train), "condense_seconds": 0.0})
-    return Outcome(records=records, table=_table(records), draw=lambda path: _draw(records[:-1], path))
+    return Outcome(records=records, table=_table(records), draw=lambda: _draw(records[:-1]), ipcs=(ipc,))
 
 
 def _space(lab: Lab) -> list[str]:
@@ -166,13 +168,13 @@ def _table(records: Sequence[Record]) -> Table:
     return Table(("", *(record["method"] for record in records)), rows)
 
 
-def _draw(records: Sequence[Record], path: Path) -> None:
+def _draw(records: Sequence[Record]) -> Figure:
     figure, panels = new_panels(len(records), size=(3.5, 3.8))
     for axes, record in zip(panels, records, strict=True):
         mine, theirs = ([100 * each[key] for each in record["points"]] for key in ("proxy", "whole"))
         axes.scatter(mine, theirs, s=12)
-        told = "" if record["correlation"] is None else f": {record['correlation']:.2f}"
-        axes.set_title(f"{record['method']}{told}")
+        told = "none" if record["correlation"] is None else f"{record['correlation']:.2f}"
+        axes.set_title(f"{record['method']}\nrank correlation: {told}", fontsize="medium")
         axes.set_xlabel("test accuracy on the proxy, %")
     panels[0].set_ylabel("test accuracy on the whole dataset, %")
-    save_chart(figure, path)
+    return figure

@@ -5,16 +5,18 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from condenset.experiments.common import Lab, Outcome, Record, Table, percent
 from condenset.methods.pools import EDGES, Pool, fill_pool, group_names, pool_protocol
-from condenset.report.charts import new_panels, save_chart
+from condenset.report.charts import new_panels
 from condenset.report.grid import draw_grid
 from condenset.runs import Run
 from condenset.types import CondensedSet
 from condenset.workflow import seconds_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 RANDOM = "random"
 SHOWN_IPC = 10  # that the appendix shows images of, if it is made
@@ -50,7 +52,8 @@ def networks(lab: Lab) -> Outcome:
     return Outcome(
         records=[by[group, ipc] for ipc in ipcs for group in groups],
         table=Table(("images a class", *map(_title, groups)), rows),
-        draw=lambda path: _draw(pictured, path),
+        draw=lambda: _draw(pictured),
+        ipcs=(shown,),
     )
 
 
@@ -75,11 +78,11 @@ def _title(group: str) -> str:
     return f"≥{low}" if high == "100" else group
 
 
-def _draw(sets: dict[str, CondensedSet], path: Path) -> None:
+def _draw(sets: dict[str, CondensedSet]) -> Figure:
     """The images by group, a panel each."""
     figure, panels = new_panels(len(sets), columns=5, size=(3.5, 3.5))
     for axes, (title, small) in zip(panels, sets.items(), strict=True):
         axes.imshow(draw_grid([small], [""]))
         axes.set_title(title)
         axes.set_axis_off()
-    save_chart(figure, path)
+    return figure

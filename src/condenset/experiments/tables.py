@@ -5,13 +5,16 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Sequence
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from condenset import networks
 from condenset.errors import check
 from condenset.experiments.common import Lab, Outcome, Record, Table, percent
 from condenset.methods.common import images_per_class
-from condenset.report.charts import new_chart, save_chart
+from condenset.report.charts import new_chart
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 COMPARED = ("random", "herding", "forgetting", "dd", "ld", "dc", "dsa", "dm")
 WHOLE = "whole"
@@ -105,11 +108,12 @@ def sizes(lab: Lab) -> Outcome:
     return Outcome(
         records=[*records, whole],
         table=Table(columns, rows),
-        draw=lambda path: _draw_sizes(records, whole, ipcs, path),
+        draw=lambda: _draw_sizes(records, whole, ipcs),
+        ipcs=ipcs,
     )
 
 
-def _draw_sizes(records: Sequence[Record], whole: Record, ipcs: Sequence[int], path: Path) -> None:
+def _draw_sizes(records: Sequence[Record], whole: Record, ipcs: Sequence[int]) -> Figure:
     figure, axes = new_chart()
     for method in dict.fromkeys(record["method"] for record in records):
         mine = [record for record in records if record["method"] == method]
@@ -123,4 +127,4 @@ def _draw_sizes(records: Sequence[Record], whole: Record, ipcs: Sequence[int], p
     axes.set_xlabel("images a class")
     axes.set_ylabel("test accuracy, %")
     axes.legend()
-    save_chart(figure, path)
+    return figure

@@ -149,9 +149,7 @@ def pool_protocol(data: ImageData, **fields: Any) -> Protocol:
 def fill_pool(data: ImageData, folder: Path, num: int, protocol: Protocol, edges: Sequence[float], run: Run) -> Pool:
     """Train what the folder lacks of the first `num` networks; each is a file, written when it is done."""
     num = whole("num", num, 1)
-    names = group_names(edges)
-    shape = {"channels": data.channels, "size": data.size, "num_classes": data.num_classes}
-    about = about_training(data, protocol, run) | shape | {"edges": list(edges)}
+    names, about = group_names(edges), about_pool(data, protocol, edges, run)
     _claim(folder, about)
     missing = [number for number in range(num) if not _path(folder, number).exists()]
     if missing:
@@ -164,6 +162,12 @@ def fill_pool(data: ImageData, folder: Path, num: int, protocol: Protocol, edges
                 with writable(folder):
                     write_tensors(_path(folder, number), {"weights": seen.weights_SP}, seen.metadata(about))
     return Pool.load(folder)
+
+
+def about_pool(data: ImageData, protocol: Protocol, edges: Sequence[float], run: Run) -> dict[str, Any]:
+    """Everything that decides what the networks of a pool are."""
+    shape = {"channels": data.channels, "size": data.size, "num_classes": data.num_classes}
+    return about_training(data, protocol, run) | shape | {"edges": list(edges)}
 
 
 def _offset(report: Callable[[int], None], before: int) -> Callable[[int], None]:
@@ -236,21 +240,30 @@ def in_group(accuracy: float, group: str) -> bool:
     return low <= value < high or value == high == 100
 
 
-def _claim(folder: Path, about: dict[str, Any]) -> None:
-    """Make the folder a pool's, or see that it is this one's."""
+def check_folder(folder: Path, about: Mapping[str, Any] | None = None) -> None:
+    """Refuse a folder that holds anything but a pool, or another pool than `about` says."""
     with writable(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        there = (folder / ABOUT).exists()
-        if not there and any(not path.name.startswith(".") for path in folder.iterdir()):
-            raise UserError(f"{folder} is not empty and not a pool of networks: choose another folder")
-        if not there:
-            write_file(folder / ABOUT, json.dumps(about, indent=1).encode() + b"\n")
-        for path in folder.glob(".*.safetensors.*.tmp"):  # that a kill left behind
-            path.unlink(missing_ok=True)
+        held = folder.is_dir() and any(not path.name.startswith(".") for path in folder.iterdir())
+    if not held:
+        return
+    if not (folder / ABOUT).exists():
+        raise UserError(f"{folder} is not empty and not a pool of networks: choose another folder")
     known = _read_about(folder)
+    about = known if about is None else about
     differ = sorted(key for key in {*known, *about} if known.get(key) != about.get(key))
     if differ:
         raise UserError(f"{folder} holds another pool (it differs in {', '.join(differ)}): choose another folder")
+
+
+def _claim(folder: Path, about: dict[str, Any]) -> None:
+    """Make the folder a pool's, or see that it is this one's."""
+    check_folder(folder, about)
+    with writable(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        if not (folder / ABOUT).exists():
+            write_file(folder / ABOUT, json.dumps(about, indent=1).encode() + b"\n")
+        for path in folder.glob(".*.safetensors.*.tmp"):  # that a kill left behind
+            path.unlink(missing_ok=True)
 
 
 def _path(folder: Path, number: int) -> Path:

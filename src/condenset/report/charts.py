@@ -19,7 +19,7 @@ MARKERS = "osD^vP*X"
 Record = Mapping[str, Any]
 
 
-def save_comparison(records: Sequence[Record], path: Path) -> None:
+def save_comparison(records: Sequence[Record], dataset: str, path: Path) -> None:
     """Accuracy against the seconds of condensing, a point for every method and number of images a class."""
     figure, axes = new_chart()
     made = [record for record in records if record["ipc"]]
@@ -39,12 +39,18 @@ def save_comparison(records: Sequence[Record], path: Path) -> None:
             axes.axhline(100 * record["accuracy_mean"], color="gray", linestyle="--", label="whole dataset")
     for number, ipc in enumerate(ipcs):
         axes.plot([], [], MARKERS[number % len(MARKERS)], color="black", label=f"{ipc} a class")
-    axes.set_xscale("log")
-    axes.set_xlabel("seconds of condensing")
+    set_seconds(axes, [record["condense_seconds"] or 0.0 for record in made], LEAST_SECONDS)
     axes.set_ylabel("test accuracy, %")
-    axes.set_title(str(records[0]["dataset"]), parse_math=False)  # a path may hold dollars
+    axes.set_title(dataset, parse_math=False)  # a file's name may hold dollars
     figure.legend(loc="outside right upper")  # names beside points would hide each other
     save_chart(figure, path)
+
+
+def set_seconds(axes: Axes, seconds: Sequence[float], least: float) -> None:
+    """A logarithmic axis of seconds, which says so where some are drawn at `least` because they are fewer."""
+    moved = f" (fewer than {least:g}: drawn at {least:g})" if min(seconds, default=least) < least else ""
+    axes.set_xscale("log")
+    axes.set_xlabel(f"seconds of condensing{moved}")
 
 
 def new_chart() -> tuple[Figure, Axes]:

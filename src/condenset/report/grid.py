@@ -1,4 +1,4 @@
-"""The images of condensed sets as one picture: a row a class, a block a set."""
+"""The images of condensed sets as one picture: a row for each of the first classes, a block a set."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def draw_grid(sets: Sequence[CondensedSet], captions: Sequence[str] = ()) -> Ima
     names = sets[0].class_names[:MAX_ROWS]
     side = sets[0].images.shape[-1]
     tile = side * max(1, -(-TILE // side))
-    font = ImageFont.load_default(size=12)
+    font = _font()
     left = MARGIN + int(max(font.getlength(_short(name)) for name in names)) + 8
     rows = [_rows(small, len(names)) for small in sets]
     step = tile + GAP
@@ -44,8 +44,12 @@ def draw_grid(sets: Sequence[CondensedSet], captions: Sequence[str] = ()) -> Ima
     ]
     width = left + sum(widths) + MARGIN * len(sets)
     top = MARGIN + 18
-    canvas = Image.new("RGB", (width, top + len(names) * step + MARGIN), "white")
+    bottom, left_out = top + len(names) * step, sets[0].num_classes - len(names)
+    told = f"and {left_out} more classes" if left_out else ""
+    width = max(width, 2 * MARGIN + int(font.getlength(told)))
+    canvas = Image.new("RGB", (width, bottom + (18 if told else 0) + MARGIN), "white")
     pen = ImageDraw.Draw(canvas)
+    pen.text((MARGIN, bottom + 2), told, fill="black", font=font)
     for number, name in enumerate(names):
         pen.text((MARGIN, top + number * step + tile / 2), _short(name), fill="black", font=font, anchor="lm")
     x = left
@@ -74,6 +78,13 @@ def _caption(small: CondensedSet) -> str:
     name = f"{small.provenance.get('method', '')} {recipe.get('ipc', '')}".strip()
     labels = small.labels if small.labels.ndim == 1 else small.labels.argmax(1)
     return name if int(labels.bincount().max()) <= MAX_COLUMNS else f"{name}, {MAX_COLUMNS} shown"
+
+
+def _font() -> ImageFont.FreeTypeFont:
+    """Matplotlib's own: Pillow's lacks letters that class names have, such as é."""
+    import matplotlib
+
+    return ImageFont.truetype(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf", 11)
 
 
 def _short(name: str) -> str:
