@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -72,7 +73,7 @@ def test_a_log_gets_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch, capsys:
 
 
 @pytest.mark.parametrize("asked_in", ["training", "testing"])
-def test_a_stop_does_not_wait_for_the_end_of_a_pass(asked_in: str) -> None:
+def test_a_stop_does_not_wait_for_the_end_of_a_pass_but_loses_no_trained_network(asked_in: str, tmp_path: Path) -> None:
     data = tiny_data([20, 20])
 
     class StopsAt(Silent):
@@ -83,8 +84,9 @@ def test_a_stop_does_not_wait_for_the_end_of_a_pass(asked_in: str) -> None:
                 run.stop_requested = 2
                 self.seen += 1
 
-    run = Run(place=Place.best("cpu"), progress=StopsAt())
-    protocol = Protocol(network="convnet(width=4, depth=1)", nets=1, epochs=2, batch=4)
+    run = Run(place=Place.best("cpu"), folder=tmp_path, progress=StopsAt())
+    protocol = Protocol(network="convnet(width=4, depth=1)", nets=2, epochs=2, batch=4)
     with pytest.raises(Interrupted):
         score(data, data, protocol, run)
-    assert run.progress.seen == 1
+    assert len(run.events("network")) == (asked_in == "testing")
+    assert run.progress.seen == (1 if asked_in == "training" else len(run.events("network")))

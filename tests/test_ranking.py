@@ -272,6 +272,16 @@ def hidden(channels: int, size: int, num_classes: int, *, wide: bool = False) ->
     return nn.Sequential(nn.Flatten(), nn.Linear(channels * size**2, width), nn.Linear(width, num_classes))
 
 
+class Thing:
+    """Of which two are printed alike, but for where they lie."""
+
+    def __call__(self, *shape: int) -> nn.Module:
+        return linear(*shape)
+
+    def build(self, *shape: int) -> nn.Module:
+        return linear(*shape)
+
+
 def test_a_folder_knows_architectures_by_names_that_do_not_go_with_their_order(
     parts: tuple[cs.ImageData, cs.ImageData], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -282,9 +292,11 @@ def test_a_folder_knows_architectures_by_names_that_do_not_go_with_their_order(
     monkeypatch.setattr(Trainer, "train", None)
     again = cs.rank([wide, linear, hidden], *parts, folder=tmp_path, **FAST)
     assert {row.name: row for row in again.rows} == {row.name: row for row in first.rows}
-    for same in ([linear, linear], [linear, functools.partial(linear)], [lambda *shape: linear(*shape)]):
+    twice = ([linear, linear], [linear, functools.partial(linear)])
+    nameless = (lambda *shape: linear(*shape), functools.partial(hidden, wide=Thing()), Thing(), Thing().build)
+    for same in (*twice, *([each] for each in nameless)):
         with pytest.raises(
-            cs.UserError, match=r"(two .* 'linear'|a lambda has no name), .* by their names: give a mapping"
+            cs.UserError, match=r"(two .* 'linear'|has no name of its own), .* by their names: give a mapping"
         ):
             cs.rank(same, *parts, folder=tmp_path, **FAST)
 

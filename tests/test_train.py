@@ -12,6 +12,7 @@ import torch.nn.functional as F
 import condenset as cs
 from condenset import augment, draws, evaluation, networks
 from condenset.engine import Place
+from condenset.engine.step import _compiled_network
 from condenset.evaluation import score
 from condenset.recipes import Protocol
 from condenset.runs import Run
@@ -106,6 +107,18 @@ def test_trainers_may_share_a_module(monkeypatch: pytest.MonkeyPatch) -> None:
             assert torch.equal(buffer, expected)
         assert mine.accuracy(data) == other.accuracy(data)
     assert all(torch.equal(value, before[name]) for name, value in module[0].state_dict().items())
+
+
+def test_what_is_compiled_is_shared_by_trainings_on_such_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("condenset.engine.step._to_compile", lambda *_: True)  # as it is for some networks on a GPU
+    _compiled_network.cache_clear()
+    made, sizes = protocol(), (21, 21, 22)
+    first, same, other = (Trainer(made.network, TrainingSet.of(tiny_data([n]), DEVICE), made, CPU) for n in sizes)
+    assert first.network is same.network and first.forward is same.forward
+    assert other.network is not first.network  # its last batch is another
+    alone = Trainer(made.network, TrainingSet.of(tiny_data([21]), DEVICE), made, CPU, compiling=False)
+    assert alone.network is not first.network
+    _compiled_network.cache_clear()
 
 
 def test_protocol_drops_the_rate_after_pass_501_of_1001() -> None:

@@ -74,9 +74,12 @@ def score(small: CondensedSet | ImageData, test: ImageData, protocol: Protocol, 
             pairs = [(trainer, (run.seed, "evaluate", net)) for trainer, net in zip(mine, nets, strict=True)]
             trainings = [each.descending(*key, **own) if own else each.training(*key) for each, key in pairs]
             for number in side_by_side(trainings, device):
-                report(done + number * len(nets), note)
+                look = report if number < steps else run.progress.update  # what is trained is tested, come what may
+                look(done + number * len(nets), note)
             done += steps * len(nets)
-            right = [trainer.accuracy(test_set, functools.partial(report, done, "testing")) for trainer in mine]
+            right = [
+                trainer.accuracy(test_set, functools.partial(run.progress.update, done, "testing")) for trainer in mine
+            ]
             seconds = round((time.monotonic() - began) / len(nets), 3)
             for net, accuracy in zip(nets, right, strict=True):
                 run.event("network", net=net, accuracy=accuracy, seconds=seconds, way=way)

@@ -36,6 +36,7 @@ from condenset.types import CondensedSet, ImageData, Splits, check_set
 Builder = Callable[[int, int, int], nn.Module]  # (channels, side of the images, classes) -> network
 Architectures = Sequence[str | Builder] | Mapping[str, str | Builder]
 
+ADDRESS = r" at 0x[0-9a-fA-F]+"  # in what Python prints of an object
 WORTH_COMPILING = 20_000  # steps of an architecture; compiling takes as long as this saves
 
 
@@ -206,15 +207,15 @@ def _side_by_side(
             for number in side_by_side(trainings, run.place.device):
                 report(number)
             for own, trainer in zip(found, trainers, strict=True):
-                own.append(_looked(trainer, seen, report))
+                own.append(_looked(trainer, seen))
     return [_means(own) for own in found]
 
 
-def _looked(trainer: Trainer, seen: Mapping[str, TrainingSet], report: Callable[[int], None]) -> dict[str, float]:
+def _looked(trainer: Trainer, seen: Mapping[str, TrainingSet]) -> dict[str, float]:
     """The trained network's accuracies."""
     if not bool(trainer.weights.isfinite().all()):
         raise UserError("it diverged: its weights are no longer numbers")
-    return {key: trainer.accuracy(images, lambda: report(0)) for key, images in seen.items()}
+    return {key: trainer.accuracy(images) for key, images in seen.items()}
 
 
 def _means(accuracies: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -239,7 +240,7 @@ def _try_out(
         with contextlib.closing(_trainers(architecture, train_set, protocol, run)) as trainers:
             for net, trainer in enumerate(trainers):
                 trainer.train(run.seed, "rank", net, report=report)
-                accuracies.append(_looked(trainer, seen, report))
+                accuracies.append(_looked(trainer, seen))
     except expected as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         return Ranked(name=name, reason=reason, seconds=round(time.monotonic() - began, 3))
@@ -328,8 +329,8 @@ def _named(architectures: Architectures, size: int, *, kept: bool) -> dict[str, 
             if meaning in known:
                 continue
             known.add(meaning)
-        if kept and not isinstance(architectures, Mapping) and (name in named or "<lambda>" in name):
-            what = "a lambda has no name" if "<lambda>" in name else f"two architectures are called {name!r}"
+        if kept and not isinstance(architectures, Mapping) and (name in named or _is_nameless(architecture)):
+            what = f"two architectures are called {name!r}" if name in named else f"{name} has no name of its own"
             raise UserError(f"{what}, and a folder knows them by their names: give a mapping {{name: builder, …}}")
         named[_free(name, named)] = architecture
     return named
@@ -356,10 +357,19 @@ def _name(builder: object) -> str:
     return str(getattr(builder, "__name__", type(builder).__name__))
 
 
+def _is_nameless(builder: object) -> bool:
+    """Whether another builder may be called the same: a lambda, an object, what an object was given to."""
+    if isinstance(builder, functools.partial):
+        given = [each for each in (*builder.args, *builder.keywords.values()) if not hasattr(each, "__name__")]
+        return _is_nameless(builder.func) or any(re.search(ADDRESS, repr(each)) for each in given)
+    name = builder if isinstance(builder, str) else getattr(builder, "__name__", "")
+    return not name or "<lambda>" in name or hasattr(builder, "__self__")
+
+
 def _told(value: object) -> str:
     """An argument in a line, without where in memory it lies: that differs in every process."""
     text = str(getattr(value, "__name__", None) or repr(value))
-    return re.sub(r" at 0x[0-9a-fA-F]+", "", " ".join(text.split()))
+    return re.sub(ADDRESS, "", " ".join(text.split()))
 
 
 def _is_done(event: Mapping[str, Any], specs: Mapping[str, str]) -> bool:

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from condenset.types import CondensedSet
 
 CHECKPOINT_SECONDS = 30.0
-LONG_SAVE_SECONDS = 0.6  # a checkpoint that takes longer comes as much more seldom: it costs 2% of the time at most
+LONG_SAVE_SECONDS = 0.6  # a checkpoint that takes longer comes as much more seldom: it costs 2% of the time
+LONGEST_WAIT = 20.0  # in CHECKPOINT_SECONDS: however long one takes, no more than ten minutes are ever lost
 SETTLE_SECONDS = 0.5  # between two looks at the device
 FILES = (  # of a run's folder, beside sets/ and networks/
     "results.json",
@@ -122,7 +123,7 @@ class Run:
         with writable(self.checkpoint_path):
             write_tensors(self.checkpoint_path, state, {"checkpoint": json.dumps(meta)})
         self._last_save = time.monotonic()
-        self._wait = max(1.0, (self._last_save - began) / LONG_SAVE_SECONDS)
+        self._wait = min(max(1.0, (self._last_save - began) / LONG_SAVE_SECONDS), LONGEST_WAIT)
 
     def snapshot_path(self, step: int) -> Path:
         """Where the set as it stood after so many iterations is kept."""
@@ -164,6 +165,7 @@ class Run:
 
     def drop_checkpoint(self) -> None:
         """The job has ended and its set is safe."""
+        self._wait = 1.0
         if self.checkpoint_path is not None:
             self.checkpoint_path.unlink(missing_ok=True)
 

@@ -120,7 +120,7 @@ def _record(dataset: str, small: CondensedSet | None, scores: Scores | None, run
             "accuracy_mean": scores.mean,
             "accuracy_std": scores.std,
             "accuracies": list(scores.accuracies),
-            "epochs": scores.protocol["epochs"],
+            **_length(scores.protocol),
         }
     return {
         "dataset": dataset,
@@ -133,10 +133,16 @@ def _record(dataset: str, small: CondensedSet | None, scores: Scores | None, run
         **({"evaluate_seconds": round(scores.seconds, 3)} if scores else {}),
         "peak_memory_bytes": about.get("peak_memory_bytes", run.place.peak_memory()),
         "iterations": recipe.get("iterations", 0),
-        "lr": recipe.get("lr"),
+        "condense_lr": recipe.get("lr"),
         "device": str(run.place.device),
         "version": VERSION,
     }
+
+
+def _length(protocol: Mapping[str, Any]) -> dict[str, Any]:
+    """How long networks were trained: epochs, or what stood in their place."""
+    name = "own_steps" if protocol["own_steps"] else "steps" if protocol["steps"] else "epochs"
+    return {name: protocol[name]}
 
 
 def seconds_of(about: Mapping[str, Any]) -> dict[str, Any]:
@@ -233,7 +239,8 @@ def evaluate_file(
     except UserError as error:
         raise error if given else UserError(f"{error}; or give --dataset") from None
     known = None if given else small.provenance.get("fingerprint")
-    if known and known != splits.train.fingerprint:
+    is_part = str(small.provenance.get("source")).startswith(f"{splits.train.source}; ")  # as `split_off` says of one
+    if known and known != splits.train.fingerprint and not is_part:
         warnings.warn(
             f"the training images of {source['dataset']} are not those that {file} was made from: some of those may be "
             "among the test images now",

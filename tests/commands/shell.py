@@ -36,7 +36,7 @@ FIELDS = [
     "evaluate_seconds",
     "peak_memory_bytes",
     "iterations",
-    "lr",
+    "condense_lr",
     "device",
     "version",
 ]

@@ -97,6 +97,11 @@ def test_a_checkpoint_that_takes_long_comes_seldom(tmp_path: Path, monkeypatch: 
         written.append(now)
         now += 3.0
 
+    def stall(*_: object) -> None:
+        nonlocal now
+        write()
+        now += 100.0
+
     monkeypatch.setattr(runs, "CHECKPOINT_SECONDS", 30.0)
     monkeypatch.setattr(runs, "write_tensors", write)
     monkeypatch.setattr(runs.time, "monotonic", lambda: now)
@@ -107,6 +112,12 @@ def test_a_checkpoint_that_takes_long_comes_seldom(tmp_path: Path, monkeypatch: 
     assert written[0] == 30.0
     assert written[1] - written[0] == 3.0 + 150.0  # a fiftieth of the time
     assert len(written) == 7
+    now += 3000.0
+    monkeypatch.setattr(runs, "write_tensors", stall)
+    run.checkpoint(1000, 0.0, state)
+    now += 600.0
+    run.checkpoint(1001, 0.0, state)
+    assert len(written) == 9  # after ten minutes at the latest
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])

@@ -206,6 +206,13 @@ def test_many_files_are_read_by_processes_as_by_threads(
     monkeypatch.setattr("condenset.data.images.APART_FROM", 1)
     monkeypatch.setattr("condenset.data.images.cpu_count", lambda: 3)
     assert (from_folder(tmp_path).images == by_threads.images).all()
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:  # nowhere to put what processes share: then threads it is
+        patch.setattr(os, "posix_fallocate", full, raising=False)
+        assert (from_folder(tmp_path).images == by_threads.images).all()
     (tmp_path / "a" / "69.png").write_bytes(JPEG[: len(JPEG) // 2])  # its header is whole
     (tmp_path / "b" / "5.png").write_bytes(JPEG[: len(JPEG) // 2])
     with refused(f"a{os.sep}69.png is not a readable image"):  # the first in order, whoever comes to it first

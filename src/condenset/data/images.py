@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,7 +27,7 @@ FORMATS = ("JPEG", "PNG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
 GREY_MODES = ("1", "L", "LA", "I", "I;16", "I;16L", "I;16B", "I;16N")
 TEST_FOLDERS = ("test", "val", "valid", "validation")
 SIZE_MOST = 4096
-GROUP = 64  # files that one thread or process reads at a time
+GROUP = 64  # files that one thread or process reads at a time, at most
 APART_FROM = 20_000  # files of a split, from which on processes pay, which take seconds to start
 
 
@@ -62,7 +63,7 @@ class ImageFiles:
     def part(self, frame: Frame) -> Part:
         """The split that decodes these files when its pixels are asked for."""
         shape = (len(self.paths), frame.channels, frame.size, frame.size)
-        apart = len(self.paths) >= APART_FROM and cpu_count() > 2
+        apart = len(self.paths) >= APART_FROM and cpu_count() > 2 and os.name != "nt"  # where a mapped file stays
 
         def fill(out: Pixels, start: int) -> None:
             decode(self.paths[start : start + len(out)], frame, out, apart=apart)
@@ -239,20 +240,43 @@ def decode(paths: Sequence[str], frame: Frame, out: Pixels, *, apart: bool = Fal
 
     apart: by processes, because Python's lock lets threads decode no more than four thousand small images a second.
     """
-    starts = range(0, len(paths), GROUP)
+    workers = min(cpu_count(), 16)
+    group = max(1, min(GROUP, len(paths) // (4 * workers)))
+    starts = range(0, len(paths), group)
     with ExitStack() as stack:
         stack.enter_context(pillow_warnings())  # here, around the threads: setting a filter is not safe inside them
-        shared, work = out, _read_group
-        if apart:  # a file that all map, as pixels sent through a pipe would keep this process as busy as the others
-            file = stack.enter_context(tempfile.NamedTemporaryFile(prefix="condenset-"))
-            shared, work = np.memmap(file.name, np.uint8, "w+", shape=out.shape), _read_group_apart
-        pool = Parallel(min(len(starts), cpu_count(), 16), backend="loky" if apart else "threading")
-        tasks = (delayed(work)(paths[start : start + GROUP], frame, shared, start) for start in starts)
+        shared = stack.enter_context(_shared(out.shape)) if apart else None
+        pool, work, target = Parallel(workers, backend="threading"), _read_group, out
+        if shared is not None:
+            pool, work, target = Parallel(workers, backend="loky", idle_worker_timeout=10), _read_group_apart, shared
+        tasks = (delayed(work)(paths[start : start + group], frame, target, start) for start in starts)
         wrong = next((error for error in pool(tasks) if error), None)
         if wrong:
             raise wrong
-        if apart:
+        if shared is not None:
             out[...] = shared
+
+
+@contextmanager
+def _shared(shape: tuple[int, ...]) -> Iterator[Pixels | None]:
+    """An array that processes can fill together, as pixels sent through a pipe would keep this one as busy as them.
+
+    It is a file that all map; None where there is no room for one.
+    """
+    try:
+        folder = tempfile.TemporaryDirectory(prefix="condenset-")
+    except OSError:
+        yield None
+        return
+    with folder:
+        path, shared = Path(folder.name) / "pixels", None
+        with suppress(OSError), path.open("wb") as file:
+            if hasattr(os, "posix_fallocate"):  # else a full disk is noticed in the map only, and kills the process
+                os.posix_fallocate(file.fileno(), 0, math.prod(shape))
+            else:
+                file.truncate(math.prod(shape))
+            shared = np.memmap(path, np.uint8, "r+", shape=shape)
+        yield shared
 
 
 def _read_group(paths: Sequence[str], frame: Frame, out: Pixels, start: int) -> UserError | None:

@@ -36,6 +36,8 @@ def compiled(function: Callable[P, R], place: Place) -> Callable[P, R]:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message="TensorFloat32")  # advice on a setting that is not ours
                 return fast(*args, **kwargs)
+        except torch.OutOfMemoryError:
+            raise  # the compiler has no part in that
         except Exception as error:  # a missing compiler, an unsupported device: many kinds, and one way out
             if fast is function:
                 raise
@@ -101,9 +103,12 @@ def network_for(
 
     So its own parameters and buffers are nobody's: who calls the forward gives it those to use.
     """
-    network = networks.build(spec, channels=channels, size=size, num_classes=num_classes).to(place.device)
-    if compiling and _to_compile(network, place):
+    shape = {"channels": channels, "size": size, "num_classes": num_classes}
+    with torch.device("meta"):
+        wanted = compiling and _to_compile(networks.build(spec, **shape), place)
+    if wanted:
         return _compiled_network(spec, channels, size, num_classes, place, batches)
+    network = networks.build(spec, **shape).to(place.device)
     return network, forward_of(network, place, compiling=False)
 
 
