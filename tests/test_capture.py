@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from condenset.engine import Place
-from condenset.engine.step import accelerate
+from condenset.engine.step import accelerate, compiled
 from condenset.methods.common import images_per_class
 from condenset.methods.gradient import GradientMatching
 from condenset.methods.labels import Labels
@@ -171,3 +171,22 @@ def test_the_watch_sees() -> None:
     ):
         with pytest.raises((AssertionError, RuntimeError, NotImplementedError)):
             watch(None, wrong)
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("no memory"), RuntimeError("no compiler")])
+def test_without_a_compiler_it_goes_on_plainly_but_not_when_memory_runs_out(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(torch, "compile", lambda *_, **__: fail)
+    add = compiled(lambda x: x + 1, Place(torch.device("cuda"), torch.float32))
+    if isinstance(error, torch.OutOfMemoryError):
+        for _ in range(2):  # nor is it switched off for what comes after
+            with pytest.raises(torch.OutOfMemoryError):
+                add(1)
+        return
+    with pytest.warns(UserWarning, match="running without the compiler, several times slower: no compiler"):
+        assert add(1) == 2
+    assert add(1) == 2

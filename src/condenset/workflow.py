@@ -10,6 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from condenset.data.validation import is_part
 from condenset.errors import UserError, check
 from condenset.evaluation import protocol_for, score
 from condenset.files import write_file
@@ -239,8 +240,7 @@ def evaluate_file(
     except UserError as error:
         raise error if given else UserError(f"{error}; or give --dataset") from None
     known = None if given else small.provenance.get("fingerprint")
-    is_part = str(small.provenance.get("source")).startswith(f"{splits.train.source}; ")  # as `split_off` says of one
-    if known and known != splits.train.fingerprint and not is_part:
+    if known and known != splits.train.fingerprint and not is_part(str(small.provenance.get("source"))):
         warnings.warn(
             f"the training images of {source['dataset']} are not those that {file} was made from: some of those may be "
             "among the test images now",

@@ -8,10 +8,11 @@ import pytest
 import torch
 from shell import FIELDS, names, tree
 
-from condenset import CondensedSet, Splits, UserError, runs, workflow
+from condenset import CondensedSet, Splits, UserError, runs, split_off, workflow
 from condenset.engine import Place
-from condenset.methods import matching
+from condenset.methods import METHODS, matching
 from condenset.plans import Plan, Wishes, make_plan
+from condenset.recipes import RandomRecipe
 from condenset.runs import Run
 from condenset.workflow import execute, find_set, summary
 from plain import tiny_data
@@ -197,6 +198,10 @@ def test_a_set_whose_training_images_are_no_longer_those_of_its_dataset_is_warne
     assert len(said) == 1
     given = evaluated(moved, dataset="tiny")  # by the user's own choice; warnings are errors here
     assert warned["accuracies"] == given["accuracies"] == evaluated(SPLITS)["accuracies"]
+    rest, _ = split_off(SPLITS.train, 0.2)
+    METHODS["random"](rest, RandomRecipe(ipc=1), Run(place=Place.best("cpu"))).save(tmp_path / "part.safetensors")
+    tmp_path = tmp_path / "part.safetensors"
+    evaluated(SPLITS)  # made from a part of them, which is told nobody as a change
 
 
 def test_sets_without_provenance_are_told_of_too(tmp_path: Path) -> None:

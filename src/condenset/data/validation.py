@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import torch
 from torch import Tensor
@@ -30,6 +31,11 @@ def split_off(data: ImageData, share: float = 0.1, *, seed: int = 0) -> tuple[Im
     mask[torch.cat(taken)] = True
     rest, held = (_part(data, rows) for rows in ((~mask).nonzero()[:, 0], mask.nonzero()[:, 0]))
     return rest, held
+
+
+def is_part(source: str) -> bool:
+    """Whether the source of some data says that they are what `split_off` gave."""
+    return re.search(r"\d+ of its \d+ images$", source) is not None
 
 
 def _part(data: ImageData, rows: Tensor) -> ImageData:
