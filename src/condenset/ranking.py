@@ -205,7 +205,8 @@ def _side_by_side(
         for net, trainers in enumerate(zip(*each, strict=True)):
             trainings = [trainer.training(run.seed, "rank", net) for trainer in trainers]
             for number in side_by_side(trainings, run.place.device):
-                report(number)
+                if number < trainers[0].num_steps:  # what is trained is tested
+                    report(number)
             for own, trainer in zip(found, trainers, strict=True):
                 own.append(_looked(trainer, seen))
     return [_means(own) for own in found]

@@ -159,12 +159,13 @@ class Trainer:
     ) -> None:
         """Draw a fresh network and train it.
 
-        after_step() is called as a step ends, after_pass(n) as pass n, from 1; report(n), when n steps are done, so
-        often that a person who watches or wants to stop need not wait long.
+        after_step() is called as a step ends, after_pass(n) as pass n, from 1; report(n), when n steps are done but
+        not all, so often that a person who watches or wants to stop need not wait long.
         """
         a_pass = len(self._sizes)
         for done in self.training(seed, *tags, after_step=after_step):
-            report(done)
+            if done < self.num_steps:  # then there is nothing left to stop, and much to lose
+                report(done)
             if done % a_pass == 0 or done == self.num_steps:
                 after_pass(-(-done // a_pass))
 
