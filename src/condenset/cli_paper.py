@@ -29,7 +29,16 @@ from condenset.cli_options import (
 from condenset.cli_options import (
     Settings as Set,
 )
-from condenset.cli_shared import anchored, given, in_bytes_or_none, load, method_names, watched
+from condenset.cli_shared import (
+    anchored,
+    given,
+    in_bytes_or_none,
+    load,
+    load_again,
+    method_names,
+    print_files,
+    watched,
+)
 from condenset.errors import UserError
 
 if TYPE_CHECKING:
@@ -133,10 +142,7 @@ def resume_experiment(
         changes = given(device=device, memory=memory, data_dir=str(data_dir.absolute()) if data_dir else None)
         settings = dataclasses.replace(from_toml(folder / "experiment.toml"), **changes)
         find(settings.experiment)
-        splits = load(settings.dataset, settings.data_dir, settings.size)
-        if splits.train.fingerprint != settings.fingerprint:
-            raise UserError(f"{settings.dataset} is no longer the data that {folder} began with: start a new run")
-        _perform(settings, splits, folder, as_json)
+        _perform(settings, load_again(settings, settings.data_dir, folder), folder, as_json)
 
 
 def _perform(settings: Settings, splits: Splits, folder: Path, as_json: bool) -> None:
@@ -160,6 +166,4 @@ def _perform(settings: Settings, splits: Splits, folder: Path, as_json: bool) ->
     print()
     if settings.scale == "tiny":
         print("tiny is there to see that everything runs: its numbers mean nothing")
-    for what, file in (("figure", "figure.png"), ("table", "table.md"), ("results", "results.json")):
-        if (folder / file).exists():
-            print(f"{what:9}{folder / file}")
+    print_files(folder, figure="figure.png", table="table.md", results="results.json")

@@ -37,7 +37,17 @@ from condenset.cli_options import (
     WholeEpochs,
 )
 from condenset.cli_paper import resume_experiment
-from condenset.cli_shared import anchored, given, in_bytes_or_none, load, method_names, print_records, watched
+from condenset.cli_shared import (
+    anchored,
+    given,
+    in_bytes_or_none,
+    load,
+    load_again,
+    method_names,
+    print_files,
+    print_records,
+    watched,
+)
 from condenset.errors import UserError
 
 if TYPE_CHECKING:
@@ -72,20 +82,10 @@ def run_command(
     as_json: AsJson = False,
 ) -> None:
     """Condense a dataset, score the sets and draw them: Random, DM and the whole dataset side by side."""
-    from condenset.plans import Wishes
-    from condenset.recipes import RECIPES
-
     fields = given(network=network, iterations=iterations, lr=lr, init=init, augment=augment, allow_fewer=allow_fewer)
-    recipe, by_method = _recipe_fields(fields, settings)
-    wishes = Wishes(
-        methods=method_names(method or ([] if config else ["random", "dm"]), RECIPES),
-        ipcs=tuple(ipc or ()),
-        recipe=recipe,
-        by_method=by_method,
-        protocol=given(network=network, nets=nets, epochs=epochs, augment=augment),
-        whole=whole,
-        whole_epochs=whole_epochs,
-    )
+    protocol = given(network=network, nets=nets, epochs=epochs, augment=augment)
+    names = method or ([] if config else ["random", "dm"])
+    wishes = _wishes(names, ipc, fields, settings, protocol=protocol, whole=whole, whole_epochs=whole_epochs)
     place = given(seed=seed, device=device, precision=precision, memory=in_bytes_or_none(memory), size=size)
     _begin(wishes, dataset, config, place, data_dir, out, overwrite, as_json)
 
@@ -112,19 +112,10 @@ def compare_command(
     as_json: AsJson = False,
 ) -> None:
     """Condense by every method, score all sets alike, and draw accuracy against the seconds it took."""
-    from condenset.plans import Wishes
-    from condenset.recipes import RECIPES
-
-    recipe, by_method = _recipe_fields(given(network=network, allow_fewer=allow_fewer), settings)
-    wishes = Wishes(
-        methods=method_names(methods or ["all"], RECIPES),
-        ipcs=tuple(ipc or ()),
-        recipe=recipe,
-        by_method=by_method,
-        protocol=given(network=network, nets=nets, epochs=epochs),
-        whole=whole,
-        whole_epochs=whole_epochs,
-    )
+    fields = given(network=network, allow_fewer=allow_fewer)
+    protocol = given(network=network, nets=nets, epochs=epochs)
+    names = methods or ["all"]
+    wishes = _wishes(names, ipc, fields, settings, protocol=protocol, whole=whole, whole_epochs=whole_epochs)
     place = given(seed=seed, device=device, precision=precision, memory=in_bytes_or_none(memory), size=size)
     _begin(wishes, dataset, None, place, data_dir, out, overwrite, as_json)
 
@@ -152,18 +143,8 @@ def condense_command(
     as_json: AsJson = False,
 ) -> None:
     """Condense a dataset, without scoring the set; it is condensed.safetensors in the run's folder."""
-    from condenset.plans import Wishes
-    from condenset.recipes import RECIPES
-
     fields = given(network=network, iterations=iterations, lr=lr, init=init, augment=augment, allow_fewer=allow_fewer)
-    recipe, by_method = _recipe_fields(fields, settings)
-    wishes = Wishes(
-        methods=method_names(method or ([] if config else ["dm"]), RECIPES),
-        ipcs=tuple(ipc or ()),
-        recipe=recipe,
-        by_method=by_method,
-        evaluate=False,
-    )
+    wishes = _wishes(method or ([] if config else ["dm"]), ipc, fields, settings, evaluate=False)
     place = given(seed=seed, device=device, precision=precision, memory=in_bytes_or_none(memory), size=size)
     _begin(wishes, dataset, config, place, data_dir, out, overwrite, as_json)
 
@@ -189,24 +170,24 @@ def resume_command(
             runs.sweep(folder)
         changes = given(device=device, memory=bound)
         plan = dataclasses.replace(plans.from_toml(folder / "recipe.toml"), **changes)
-        splits = load(plan.dataset, data_dir or plan.data_dir, plan.size)
-        if splits.train.fingerprint != plan.fingerprint:
-            raise UserError(f"{plan.dataset} is no longer the data that {folder} began with: start a new run")
+        splits = load_again(plan, data_dir or plan.data_dir, folder)
         plans.check_plan(plan, splits.train)
         _go(plan, splits, folder, as_json)
 
 
-def _recipe_fields(
-    fields: dict[str, Any], settings: list[str] | None
-) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """What options and --set give of the recipes, for all methods and by method; both for all of them is refused."""
-    from condenset.plans import read_settings
+def _wishes(
+    names: list[str], ipc: list[int] | None, fields: dict[str, Any], settings: list[str] | None, **rest: Any
+) -> Wishes:
+    """What was asked for; a field that an option and --set give, both for all methods, is refused."""
+    from condenset.plans import Wishes, read_settings
+    from condenset.recipes import RECIPES
 
     general, by_method = read_settings(settings or ())
     for name in fields:
         if name in general:
             raise UserError(f"{name} is given twice, by --{name.replace('_', '-')} and by --set: give one of the two")
-    return fields | general, by_method
+    methods = method_names(names, RECIPES)
+    return Wishes(methods=methods, ipcs=tuple(ipc or ()), recipe=fields | general, by_method=by_method, **rest)
 
 
 def _begin(
@@ -263,6 +244,4 @@ def _go(plan: Plan, splits: Splits, folder: Path, as_json: bool) -> None:
     if not as_json:
         print()
         files = {"picture": "grid.png", "chart": "chart.png", "set": "condensed.safetensors", "results": "results.json"}
-        for what, file in files.items():
-            if (folder / file).exists():
-                print(f"{what:9}{folder / file}")
+        print_files(folder, **files)

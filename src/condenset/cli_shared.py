@@ -11,7 +11,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from condenset.errors import UserError, check
+
 if TYPE_CHECKING:
+    from condenset.experiments.settings import Settings
+    from condenset.plans import Plan
     from condenset.runs import Run
     from condenset.types import Splits
 
@@ -23,8 +27,6 @@ def given(**options: Any) -> dict[str, Any]:
 
 def method_names(texts: list[str] | None, every: Iterable[str]) -> tuple[str, ...]:
     """The methods that were given, one by one or joined by commas; `all` stands for every one."""
-    from condenset.errors import check
-
     given_names = [name for text in texts or () for each in text.split(",") if (name := each.strip())]
     check(bool(given_names) or not texts, "--method must name a method ('condenset methods')", ",".join(texts or ()))
     names = [name for each in given_names for name in (every if each == "all" else (each,))]
@@ -41,6 +43,21 @@ def load(dataset: str, data_dir: Path | str | None = None, size: int | None = No
     from condenset import data
 
     return data.load(dataset, data_dir=data_dir, size=size)
+
+
+def load_again(plan: Plan | Settings, data_dir: Path | str | None, folder: Path) -> Splits:
+    """The data that a run or experiment in this folder began with; others are refused."""
+    splits = load(plan.dataset, data_dir, plan.size)
+    if splits.train.fingerprint != plan.fingerprint:
+        raise UserError(f"{plan.dataset} is no longer the data that {folder} began with: start a new run")
+    return splits
+
+
+def print_files(folder: Path, **files: str) -> None:
+    """Where what is in the folder lies, of files by what they are."""
+    for what, file in files.items():
+        if (folder / file).exists():
+            print(f"{what:9}{folder / file}")
 
 
 def print_rows(columns: tuple[str, str, str], rows: list[tuple[str, str, str]], as_json: bool) -> None:

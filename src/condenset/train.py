@@ -112,6 +112,7 @@ class Trainer:
             self.network = architecture.to(device)
             self.dtype, self.plain = torch.float32, mixed(forward_of(self.network, place, compiling=False), place)
             self.forward = self.plain
+        self.network.train()  # but while it is tested
         self._fresh = {name: buffer.clone() for name, buffer in self.network.named_buffers()}
         self._own_buffers = {name: buffer.clone() for name, buffer in self._fresh.items()} if self.is_ours else {}
         self.parameters = networks.Parameters(self.network, device, as_built=not self.is_ours)
@@ -243,14 +244,17 @@ class Trainer:
     @torch.no_grad()
     def accuracy(self, test: TrainingSet, after_batch: Callable[[], None] = lambda: None) -> float:
         """The share of the test images that the trained network gets right."""
-        self.network.eval()
         views = self.parameters.views(self.weights, self.dtype) | self._own_buffers
         right = torch.zeros((), device=self.place.device)
-        for first in range(0, len(test), TEST_BATCH):
-            part = slice(first, first + TEST_BATCH)
-            logits = self.plain(views, test.images(part).to(self.dtype))  # not worth compiling for another batch
-            right += (logits.argmax(1) == test.labels[part]).sum()
-            after_batch()
+        self.network.eval()
+        try:
+            for first in range(0, len(test), TEST_BATCH):
+                part = slice(first, first + TEST_BATCH)
+                logits = self.plain(views, test.images(part).to(self.dtype))  # not worth compiling for another batch
+                right += (logits.argmax(1) == test.labels[part]).sum()
+                after_batch()
+        finally:
+            self.network.train()
         return float(right) / len(test)
 
     def _begin_pass(self, order_key: Tensor, number: int | Tensor) -> None:
@@ -263,7 +267,6 @@ class Trainer:
 
     def _step_of(self, num: int) -> Callable[[], None]:
         """A step on the next `num` images, fewer for a set's last batch; with 0, the shuffling before a pass."""
-        self.network.train()
         if num not in self._steps:
             state = [self.weights, self.velocity, self.clock, self.order, self.position, *self.buffers.values()]
             state += self.forgetting.state if self.forgetting else ()

@@ -7,7 +7,7 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-from condenset.errors import UserError, check, check_choice
+from condenset.errors import UserError, check, check_choice, whole
 from condenset.experiments import SCALES, find, wishes_for
 from condenset.plans import Wishes, read_settings, toml_lines
 from condenset.version import VERSION
@@ -54,7 +54,7 @@ class Settings:
         protocol = {"nets": self.nets, "epochs": self.epochs}
         experiment = find(self.experiment)
         if self.sets is not None:
-            check(self.sets >= 1, "sets must be 1 or more", self.sets)
+            whole("sets", self.sets, 1)
             check(experiment.repeated, "this experiment takes no number of sets", self.sets)
         return wishes_for(
             experiment,
