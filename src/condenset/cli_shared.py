@@ -91,7 +91,7 @@ def watched(run: Run, hint: str = "") -> Iterator[None]:
             yield
     except BaseException as error:
         # A signal that meets a library half-way in or out of something can come out of it as an error of its own.
-        stopped = isinstance(error, KeyboardInterrupt) or (run.stop_requested and isinstance(error, RuntimeError))
+        stopped = isinstance(error, KeyboardInterrupt) or (run.stop_requested and isinstance(error, Exception))
         if not stopped:
             raise
         print(f"stopped{hint}", file=sys.stderr)

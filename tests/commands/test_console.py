@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from condenset import progress
+from condenset import UserError, progress
+from condenset.cli_shared import watched
 from condenset.console import Shown, interruptible, print_scores, print_table, span
 from condenset.engine import Place
 from condenset.runs import Run
@@ -157,3 +158,14 @@ def test_the_first_signal_asks_and_the_second_stops(number: int, capsys: pytest.
         signal.raise_signal(number)  # no loop is under way that would look
         raise AssertionError("it did not stop")
     assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, ValueError, UserError])
+def test_a_stop_that_comes_out_of_a_library_as_an_error_is_a_stop(kind: type[Exception]) -> None:
+    run = Run(place=Place.best("cpu"))
+    with pytest.raises(SystemExit) as ended, watched(run):
+        run.stop_requested = 2
+        raise kind("half-way through")
+    assert ended.value.code == 130
+    with pytest.raises(kind), watched(Run(place=Place.best("cpu"))):
+        raise kind("nobody asked to stop")

@@ -166,7 +166,7 @@ def test_what_was_scored_otherwise_is_scored_again(splits: Splits, tmp_path: Pat
         ({"set": ("steps=3",)}, "an option of"),
         ({"nets": 0}, "nets must be a whole number, 1 or more"),
         ({"whole_epochs": -1}, "epochs must be a whole number, 0 or more"),
-        ({"sets": 0}, "sets must be 1 or more"),
+        ({"sets": 0}, "sets must be a whole number, 1 or more"),
         ({"experiment": "nas", "sets": 2}, "takes no number of sets"),
         ({"experiment": "networks", "set": ("dm.pool=a",)}, "nothing to choose by --set pool"),
         ({"experiment": "architectures", "set": ("network=mlp",)}, "nothing to choose by --set network"),
