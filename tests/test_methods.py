@@ -131,6 +131,7 @@ def test_stopped_and_resumed_is_bitwise_the_same(method: str, tmp_path: Path, mo
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.filterwarnings("ignore", "error:running without")  # the compiler warns of much, and of what it is doing
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_on_a_gpu_it_is_the_same_set_but_for_rounding(method: str, precision: str) -> None:
     """Rounding is little beside what was learned; which images a trained network prefers may hang on it, though."""

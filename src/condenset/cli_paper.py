@@ -16,6 +16,7 @@ from condenset.cli_options import (
     DataDir,
     Device,
     Epochs,
+    Ipcs,
     Memory,
     Methods,
     Nets,
@@ -53,6 +54,7 @@ def paper_command(
         str, typer.Option(help="tiny (to see that everything runs: its numbers mean nothing), small or paper.")
     ] = "small",
     methods: Methods = None,
+    ipc: Ipcs = None,
     changes: Set = None,
     nets: Nets = None,
     epochs: Epochs = None,
@@ -97,6 +99,7 @@ def paper_command(
     place = Place.best(device, precision)
     asked = given(
         methods=method_names(methods, experiment.only or RECIPES) if methods else None,
+        ipc=tuple(ipc) if ipc else None,
         set=tuple(changes) if changes else None,
         nets=nets,
         epochs=epochs,

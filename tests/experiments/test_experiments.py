@@ -96,7 +96,12 @@ def test_a_damaged_record_is_named(splits: Splits, tmp_path: Path) -> None:
 
 
 def test_settings_survive_their_file(tmp_path: Path) -> None:
-    changes = {"methods": ("dm", "random"), "set": ("dm.iterations=3", "network=convnet(norm='batch')"), "nets": 1}
+    changes = {
+        "methods": ("dm", "random"),
+        "set": ("dm.iterations=3", "network=convnet(norm='batch')"),
+        "nets": 1,
+        "ipc": (3, 1),
+    }
     fields = {"dataset": 'a "b" 😀', "scale": "tiny", "seed": 3, "memory": 5, "data_dir": "/x", **changes}
     settings = Settings(experiment="sizes", **fields)  # type: ignore[arg-type]
     (tmp_path / "experiment.toml").write_text(to_toml(settings))
@@ -114,6 +119,7 @@ def test_methods_networks_and_recipes_can_be_cut(splits: Splits, tmp_path: Path)
         dataset="tiny",
         scale="tiny",
         methods=("random", "mmd"),
+        ipc=(3, 1, 3),
         set=("mmd.iterations=1", "momentum=0.1"),
         nets=1,
         epochs=0,
@@ -121,9 +127,10 @@ def test_methods_networks_and_recipes_can_be_cut(splits: Splits, tmp_path: Path)
     )
     about = {"dataset": "tiny", "scale": "tiny"}
     outcome = perform("sizes", splits, tiny_run(tmp_path), tmp_path, **about, wishes=asked.wishes)
-    assert {record["method"] for record in outcome.records} == {"random", "mmd", "whole"}
+    found = [(record["ipc"], record["method"]) for record in outcome.records]
+    assert found == [(1, "random"), (1, "mmd"), (3, "random"), (3, "mmd"), (None, "whole")]
     assert {len(record["accuracies"]) for record in outcome.records} == {1}
-    recipe = CondensedSet.load(tmp_path / "parts" / "mmd-5" / "condensed.safetensors").provenance["recipe"]
+    recipe = CondensedSet.load(tmp_path / "parts" / "mmd-3" / "condensed.safetensors").provenance["recipe"]
     assert (recipe["iterations"], recipe["momentum"], recipe["batch"]) == (1, 0.1, 8)
 
 
@@ -172,7 +179,10 @@ def test_what_was_scored_otherwise_is_scored_again(splits: Splits, tmp_path: Pat
         ({"experiment": "architectures", "set": ("network=mlp",)}, "nothing to choose by --set network"),
         ({"experiment": "distribution", "nets": 3}, "nothing to choose by --nets"),
         ({"experiment": "batchnorm", "whole_epochs": 3}, "nothing to choose by --whole-epochs"),
-        ({"methods": "dm"}, "methods must be a list"),
+        ({"methods": "dm"}, "methods must be a list of texts"),
+        ({"ipc": (True,)}, "ipc must be a list of whole numbers"),
+        ({"ipc": (0,)}, r"ipc .* must be a whole number, 1 or more"),
+        ({"experiment": "batchnorm", "ipc": (1, 10)}, "takes one number of images a class"),
     ],
 )
 def test_what_cannot_be_asked_of_an_experiment(fields: dict[str, object], text: str) -> None:
@@ -186,9 +196,10 @@ def test_batch_norm_needs_a_norm_to_take_the_place_of(splits: Splits, tmp_path: 
         perform("batchnorm", splits, tiny_run(tmp_path), tmp_path, dataset="tiny", scale="tiny", wishes=asked)
 
 
-def test_the_sizes_of_a_table_are_learned_at_once(splits: Splits, tmp_path: Path) -> None:
-    asked = Settings(experiment="sota", dataset="tiny", scale="tiny", methods=("random", "dm")).wishes
-    outcome = perform("sota", splits, tiny_run(tmp_path), tmp_path, dataset="tiny", scale="tiny", wishes=asked)
+@pytest.mark.parametrize("name", ["sota", "sizes"])
+def test_the_sizes_of_a_table_are_learned_at_once(name: str, splits: Splits, tmp_path: Path) -> None:
+    asked = Settings(experiment=name, dataset="tiny", scale="tiny", methods=("random", "dm"), ipc=(1, 2)).wishes
+    outcome = perform(name, splits, tiny_run(tmp_path), tmp_path, dataset="tiny", scale="tiny", wishes=asked)
     found = [(each["method"], each["ipc"], each.get("together")) for each in outcome.records]
     assert found == [
         ("random", 1, None),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from condenset.errors import UserError, check_choice
+from condenset.errors import UserError, check, check_choice
 from condenset.experiments.common import SCALES, Experiment, Lab, Outcome
 from condenset.experiments.continual import class_incremental
 from condenset.experiments.cost import cost
@@ -26,7 +26,12 @@ __all__ = ["EXPERIMENTS", "SCALES", "Experiment", "Lab", "Outcome", "find", "per
 
 EXPERIMENTS: dict[str, Experiment] = {
     "sota": Experiment(
-        title="methods by images a class (Table 1)", perform=sota, methods=COMPARED, whole=True, repeated=True
+        title="methods by images a class (Table 1)",
+        perform=sota,
+        methods=COMPARED,
+        whole=True,
+        repeated=True,
+        sizes=True,
     ),
     "batchnorm": Experiment(
         title="instance against batch norm (Table 2)", perform=batchnorm, methods=("dsa", "dm"), repeated=True
@@ -45,6 +50,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         only=("dm",),
         fixed=("pool", "group"),
         repeated=True,
+        sizes=True,
     ),
     "sizes": Experiment(
         title="100 to 1250 images a class against random ones (figure)",
@@ -52,6 +58,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         methods=("random", "dm"),
         whole=True,
         repeated=True,
+        sizes=True,
     ),
     "cost": Experiment(
         title="accuracy against seconds while condensing (figure)",
@@ -97,6 +104,7 @@ def wishes_for(experiment: Experiment, **fields: Any) -> Wishes:
     for method in methods:
         check_choice("a method of this experiment", method, experiment.only or RECIPES)
     wishes = Wishes(methods=methods, **fields)
+    check(experiment.sizes or len(wishes.ipcs) <= 1, "this experiment takes one number of images a class", wishes.ipcs)
     chosen = [*wishes.recipe, *(key for each in wishes.by_method.values() for key in each)]
     useless = [f"--set {key}" for key in chosen if key in experiment.fixed]
     useless += [f"--{key}" for key in wishes.protocol if not experiment.scored]

@@ -89,6 +89,7 @@ class Experiment:
     scored: bool = True  # networks are trained on the sets
     whole: bool = False  # and on the whole dataset
     repeated: bool = False  # with several sets, each of a seed of its own
+    sizes: bool = False  # with sets of several sizes
     dataset: str = "cifar10"  # what the paper ran it on
 
 
@@ -119,6 +120,10 @@ class Lab:
     def at(self, *, tiny: T, small: T, paper: T) -> T:
         """What goes with the scale."""
         return {"tiny": tiny, "small": small, "paper": paper}[self.scale]
+
+    def ipcs(self, *, tiny: Sequence[int], small: Sequence[int], paper: Sequence[int]) -> tuple[int, ...]:
+        """The sizes of sets, images a class, that were wished, or go with the scale."""
+        return tuple(sorted(self.wishes.ipcs)) or tuple(self.at(tiny=tiny, small=small, paper=paper))
 
     @contextlib.contextmanager
     def part(self, name: str) -> Iterator[Run]:
@@ -224,6 +229,16 @@ class Lab:
             return {k: each for k, each in recipes.items() if k != name and can_be_one(recipes[name], each)}
 
         return {name: self.condensed(name, method, each, others=others(name)) for name, each in recipes.items()}
+
+    def make_sizes(self, pairs: Collection[tuple[str, int]]) -> None:
+        """Make the sets of these methods and sizes, for `made_and_scored` to find; those that can be, at once."""
+
+        def make(end: str) -> None:
+            for method in dict.fromkeys(method for method, _ in pairs):
+                mine = {f"{m}-{ipc}{end}": self.recipe(m, ipc) for m, ipc in pairs if m == method}
+                self.condensed_sizes(method, mine)
+
+        self.each_set(make)
 
     def _set_path(self, name: str) -> Path:
         return self.folder / "parts" / name / "condensed.safetensors"

@@ -17,7 +17,7 @@ LEAST_SECONDS = 1e-3  # what took less is drawn there
 
 def cost(lab: Lab) -> Outcome:
     """DM and DSA, unless told otherwise, scored at iterations that lie ever further apart."""
-    ipc = lab.at(tiny=1, small=50, paper=50)
+    (ipc,) = lab.ipcs(tiny=(1,), small=(50,), paper=(50,))
     num = lab.at(tiny=3, small=6, paper=10)
     records: list[Record] = []
     for method in lab.methods:

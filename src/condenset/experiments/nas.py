@@ -38,7 +38,7 @@ def search_architectures(lab: Lab) -> Outcome:
     train, validation = split_off(lab.splits.train, VALIDATION, seed=lab.run.seed)
     space = _space(lab)
     protocol = _proxy_protocol(lab)
-    ipc = lab.at(tiny=2, small=50, paper=50)
+    (ipc,) = lab.ipcs(tiny=(2,), small=(50,), paper=(50,))
     storage, found, condensing = dict[str, int](), dict[str, Record](), dict[str, float]()
     for method in lab.methods:
         small = lab.condensed(method, method, lab.recipe(method, ipc, train), train)

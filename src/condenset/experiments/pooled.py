@@ -24,7 +24,7 @@ SHOWN_IPC = 10  # that the appendix shows images of, if it is made
 
 def networks(lab: Lab) -> Outcome:
     """Accuracy by the networks whose embeddings were matched: random ones, or trained to some accuracy (Table 4)."""
-    ipcs = lab.at(tiny=(1,), small=(10,), paper=(1, 10, 50))
+    ipcs = lab.ipcs(tiny=(1,), small=(10,), paper=(1, 10, 50))
     spec = lab.recipe("dm", ipcs[0]).network  # type: ignore[attr-defined]
     pool = _pool(lab, spec)
     groups = [RANDOM, *(name for name in (*group_names(EDGES), "all") if pool.group(name))]

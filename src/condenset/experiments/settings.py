@@ -28,6 +28,7 @@ class Settings:
     data_dir: str | None = None
     fingerprint: str = ""
     methods: tuple[str, ...] = ()  # none: those of the experiment
+    ipc: tuple[int, ...] = ()  # none: those of the scale
     set: tuple[str, ...] = ()  # FIELD=VALUE or METHOD.FIELD=VALUE
     nets: int | None = None  # this and what follows: None as the scale has it
     epochs: int | None = None
@@ -38,9 +39,10 @@ class Settings:
         check_choice("scale", self.scale, SCALES)
         for item in dataclasses.fields(self):
             value = getattr(self, item.name)
-            if item.name in ("methods", "set"):
-                texts = isinstance(value, (list, tuple)) and all(isinstance(each, str) for each in value)
-                check(texts, f"{item.name} must be a list of texts", value)
+            if item.name in ("methods", "ipc", "set"):
+                of, what = (int, "whole numbers") if item.name == "ipc" else (str, "texts")
+                listed = isinstance(value, (list, tuple)) and all(type(each) is of for each in value)
+                check(listed, f"{item.name} must be a list of {what}", value)
                 object.__setattr__(self, item.name, tuple(value))
                 continue
             kind = "a whole number" if "int" in str(item.type) else "text"
@@ -59,6 +61,7 @@ class Settings:
         return wishes_for(
             experiment,
             methods=self.methods,
+            ipcs=tuple(dict.fromkeys(self.ipc)),
             recipe=general,
             by_method=by_method,
             protocol={key: value for key, value in protocol.items() if value is not None},

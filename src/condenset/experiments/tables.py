@@ -22,14 +22,9 @@ WHOLE = "whole"
 
 def sota(lab: Lab) -> Outcome:
     """Accuracy by method and images a class, with the whole dataset's as the bound (Table 1)."""
-    ipcs = lab.at(tiny=(1, 2), small=(1, 10), paper=(1, 10, 50))
+    ipcs = lab.ipcs(tiny=(1, 2), small=(1, 10), paper=(1, 10, 50))
     pairs = [(method, ipc) for ipc in ipcs for method in lab.methods if not (method == "dd" and ipc >= 50)]
-
-    def make(end: str) -> None:
-        for method in lab.methods:
-            lab.condensed_sizes(method, {f"{m}-{ipc}{end}": lab.recipe(m, ipc) for m, ipc in pairs if m == method})
-
-    lab.each_set(make)
+    lab.make_sizes(pairs)
     found = {pair: lab.made_and_scored(f"{pair[0]}-{pair[1]}", *pair) for pair in pairs}
     whole = lab.made_and_scored(WHOLE, WHOLE, 0)
     rows = []
@@ -42,7 +37,7 @@ def sota(lab: Lab) -> Outcome:
 
 def batchnorm(lab: Lab) -> Outcome:
     """Instance against batch norm at 50 images a class (Table 2)."""
-    ipc = lab.at(tiny=2, small=50, paper=50)
+    (ipc,) = lab.ipcs(tiny=(2,), small=(50,), paper=(50,))
     methods = lab.methods
     base = networks.canonical(lab.recipe("dm", ipc).network, size=lab.splits.train.size)  # type: ignore[attr-defined]
     check("norm='instance'" in base, "the network must have instance norm, in whose place batch norm is put", base)
@@ -61,7 +56,7 @@ def batchnorm(lab: Lab) -> Outcome:
 
 def architectures(lab: Lab) -> Outcome:
     """Condensed on one architecture, tested on others, all with batch norm (Table 3)."""
-    ipc = lab.at(tiny=1, small=50, paper=50)
+    (ipc,) = lab.ipcs(tiny=(1,), small=(50,), paper=(50,))
     size = lab.splits.train.size
     tested = {"ConvNet": "convnet(norm='batch')", "AlexNet": "alexnet(norm='batch')"}
     if lab.scale == "tiny":
@@ -92,10 +87,12 @@ def architectures(lab: Lab) -> Outcome:
 
 def sizes(lab: Lab) -> Outcome:
     """Larger sets against random images, absolute and relative to the whole dataset (figure)."""
-    ipcs = lab.at(tiny=(5, 10), small=(100, 200, 500), paper=(100, 200, 500, 1000, 1250))
+    ipcs = lab.ipcs(tiny=(5, 10), small=(100, 200, 500), paper=(100, 200, 500, 1000, 1250))
     for method in lab.methods:
         images_per_class(lab.splits.train, lab.recipe(method, ipcs[-1]))  # too few are told of before the first is made
-    records = [lab.made_and_scored(f"{m}-{ipc}", m, ipc) for ipc in ipcs for m in lab.methods]
+    pairs = [(method, ipc) for ipc in ipcs for method in lab.methods]
+    lab.make_sizes(pairs)
+    records = [lab.made_and_scored(f"{method}-{ipc}", method, ipc) for method, ipc in pairs]
     whole = lab.made_and_scored(WHOLE, WHOLE, 0)
     for record in records:
         record["relative"] = record["accuracy_mean"] / whole["accuracy_mean"]
