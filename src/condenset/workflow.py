@@ -130,9 +130,8 @@ def _record(dataset: str, small: CondensedSet | None, scores: Scores | None, run
         "seed": run.seed,
         "network": scores.protocol["network"] if scores else recipe.get("network"),
         **accuracy,
-        **seconds_of(about),
+        **cost_of({"peak_memory_bytes": run.place.peak_memory(), **about}),
         **({"evaluate_seconds": round(scores.seconds, 3)} if scores else {}),
-        "peak_memory_bytes": about.get("peak_memory_bytes", run.place.peak_memory()),
         "iterations": recipe.get("iterations", 0),
         "condense_lr": recipe.get("lr"),
         "device": str(run.place.device),
@@ -146,11 +145,14 @@ def _length(protocol: Mapping[str, Any]) -> dict[str, Any]:
     return {name: protocol[name]}
 
 
-def seconds_of(about: Mapping[str, Any]) -> dict[str, Any]:
-    """What a set's provenance says of the time it took, and under `together` which sizes took that at once."""
-    seconds, sizes = about.get("seconds"), about.get("together")
-    together = {"together": sizes} if isinstance(sizes, list) else {}
-    return {"condense_seconds": seconds if isinstance(seconds, (int, float)) else None, **together}
+def cost_of(about: Mapping[str, Any]) -> dict[str, Any]:
+    """What a set's provenance says of its making: seconds, memory, and the sizes that took these `together`."""
+    seconds, sizes, memory = about.get("seconds"), about.get("together"), about.get("peak_memory_bytes")
+    return {
+        "condense_seconds": seconds if isinstance(seconds, (int, float)) else None,
+        **({"together": sizes} if isinstance(sizes, list) else {}),
+        **({"peak_memory_bytes": memory} if isinstance(memory, int) else {}),
+    }
 
 
 def _picture(plan: Plan, path: Path) -> None:

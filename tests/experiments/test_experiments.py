@@ -201,6 +201,7 @@ def test_the_sizes_of_a_table_are_learned_at_once(name: str, splits: Splits, tmp
     asked = Settings(experiment=name, dataset="tiny", scale="tiny", methods=("random", "dm"), ipc=(1, 2)).wishes
     outcome = perform(name, splits, tiny_run(tmp_path), tmp_path, dataset="tiny", scale="tiny", wishes=asked)
     found = [(each["method"], each["ipc"], each.get("together")) for each in outcome.records]
+    assert all("peak_memory_bytes" in each for each in outcome.records if each["ipc"])
     assert found == [
         ("random", 1, None),
         ("dm", 1, [1, 2]),

@@ -21,7 +21,7 @@ from condenset.methods.matching import can_be_one
 from condenset.recipes import RECIPES, Protocol, Recipe, make_protocol, make_recipe
 from condenset.runs import Run, writable
 from condenset.types import CondensedSet, ImageData, Splits
-from condenset.workflow import made_set, seconds_of
+from condenset.workflow import cost_of, made_set
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -281,7 +281,7 @@ class Lab:
         def produce(end: str) -> Record:
             small = self.condensed(name + end, method, self.recipe(method, ipc, **fields))
             record = self.scored(name + end, small, protocol or self.protocol())
-            return {"method": method, "ipc": ipc, **seconds_of(small.provenance), **record}
+            return {"method": method, "ipc": ipc, **cost_of(small.provenance), **record}
 
         return self.repeated(produce)
 

@@ -14,6 +14,7 @@ from condenset.continual import Memory
 from condenset.experiments.common import Lab, Outcome, Record, Table, percent
 from condenset.report.charts import new_panels
 from condenset.types import of_classes
+from condenset.workflow import cost_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -62,7 +63,7 @@ def _stream(lab: Lab, method: str, ipc: int, steps: int, order: int) -> list[Rec
             record = lab.scored(name, memory.set, protocol, memory.seen(lab.splits.test))
         about = {"method": method, "ipc": memory.ipc, "steps": steps, "order": order, "step": number}
         about |= {"classes": list(small.class_names), "classes_seen": len(memory.class_names)}
-        records.append({**about, "condense_seconds": small.provenance["seconds"], **record})
+        records.append({**about, **cost_of(small.provenance), **record})
     return records
 
 

@@ -13,7 +13,7 @@ from condenset.report.charts import new_panels
 from condenset.report.grid import draw_grid
 from condenset.runs import Run
 from condenset.types import CondensedSet
-from condenset.workflow import seconds_of
+from condenset.workflow import cost_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -37,7 +37,7 @@ def networks(lab: Lab) -> Outcome:
     def score(group: str, place: int, end: str) -> Record:
         small = made(group, end)[place]
         record = lab.scored(f"dm-{ipcs[place]}-{group}{end}", small, lab.protocol())
-        return {**seconds_of(small.provenance), **record}
+        return {**cost_of(small.provenance), **record}
 
     sets: dict[tuple[str, int], CondensedSet] = {}
     by: dict[tuple[str, int], Record] = {}

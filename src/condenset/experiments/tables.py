@@ -12,6 +12,7 @@ from condenset.errors import check
 from condenset.experiments.common import Lab, Outcome, Record, Table, percent
 from condenset.methods.common import images_per_class
 from condenset.report.charts import new_chart
+from condenset.workflow import cost_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -72,7 +73,8 @@ def architectures(lab: Lab) -> Outcome:
     def score(method: str, source: str, target: str, end: str) -> Record:
         recipe = lab.recipe(method, ipc, network=networks.canonical(learned[source], size=size))
         small = lab.condensed(f"{method}-{source}{end}", method, recipe)
-        return lab.scored(f"{method}-{source}-{target}{end}", small, lab.protocol(network=tested[target]))
+        record = lab.scored(f"{method}-{source}-{target}{end}", small, lab.protocol(network=tested[target]))
+        return {**cost_of(small.provenance), **record}
 
     records: list[Record] = []
     for (method, source), target in itertools.product(pairs, tested):
