@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
+import signal
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, NoReturn
 
 import typer
@@ -153,7 +158,8 @@ def methods_command(as_json: AsJson = False) -> None:
 def main(arguments: list[str] | None = None) -> None:
     """The entry point: a user's mistake is one line and exit code 2, a bug a traceback."""
     try:
-        status = typer.main.get_command(app).main(arguments, prog_name="condenset", standalone_mode=False)
+        with _terminable():
+            status = typer.main.get_command(app).main(arguments, prog_name="condenset", standalone_mode=False)
         sys.stdout.flush()  # here, where a reader that has gone is no surprise
     except UserError as error:
         _fail(str(error))
@@ -170,6 +176,24 @@ def main(arguments: list[str] | None = None) -> None:
             raise SystemExit(130) from None
         raise
     raise SystemExit(status if isinstance(status, int) else 0)
+
+
+@contextlib.contextmanager
+def _terminable() -> Iterator[None]:
+    """SIGTERM unwinds the program as Ctrl-C does, so that nothing half-made stays; loops have a way of their own."""
+    if threading.current_thread() is not threading.main_thread():  # where no handler can be set
+        yield
+        return
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        print("stopped", file=sys.stderr)
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _fail(message: str) -> NoReturn:

@@ -9,6 +9,7 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ import pytest
 from shell import TINY, TINY_NETWORK, Command, DieAtRename, names, same_set, write_npz
 
 from condenset import CondensedSet
+from condenset.cli import main
 from condenset.files import read_tensors
 
 SLOW = (*TINY_NETWORK, "--iterations", "250", "--nets", "8", "--epochs", "60", "--no-whole", "--method", "dm")
@@ -138,6 +140,20 @@ def test_a_signal_checkpoints_and_says_how_to_go_on(home: Path, undisturbed: Pat
     events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
     assert [event["step"] for event in events if event["event"] == "step"] == list(range(1, 251))  # none done twice
     assert [event["net"] for event in events if event["event"] == "network"] == list(range(8))
+
+
+def test_terminated_while_it_reads_it_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def check_files(name: str, **_: object) -> None:
+        with tempfile.TemporaryDirectory(dir=tmp_path):
+            signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr("condenset.data.check_files", check_files)
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as stopped:
+        main(["data", "check", "digits"])
+    assert stopped.value.code == 143
+    assert not list(tmp_path.iterdir())
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 def test_ctrl_c_in_the_real_command(tmp_path: Path) -> None:
