@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import condenset as cs
-from condenset import draws, ranking
+from condenset import builders, draws, ranking
 from condenset.engine import Place
 from condenset.ranking import search
 from condenset.recipes import Protocol
@@ -303,7 +303,7 @@ def test_a_folder_knows_architectures_by_names_that_do_not_go_with_their_order(
 
 def test_arguments_are_told_without_where_they_lie() -> None:
     build = functools.partial(linear, 3, act=nn.ReLU, function=torch.relu, thing=object(), text="a")
-    assert ranking._name(build) == "linear(3, act=ReLU, function=relu, thing=<object object>, text='a')"
+    assert builders._name(build) == "linear(3, act=ReLU, function=relu, thing=<object object>, text='a')"
 
 
 def test_a_name_that_a_mapping_gives_to_another_spec_is_trained_anew(
