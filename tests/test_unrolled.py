@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import condenset as cs
+from condenset import draws
 from condenset.engine import Place
 from condenset.methods.common import labels_of
 from condenset.methods.unrolled import Unrolled, dd, through_training
@@ -107,6 +108,27 @@ def test_gradient_of_real_networks(network: str) -> None:
     (expected,) = torch.autograd.grad(problem.loss(now, *real), images)
     assert expected.abs().max() > 0
     torch.testing.assert_close(found.images, expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max()))
+
+
+def test_a_run_is_adam_on_images_and_steps_with_a_falling_rate() -> None:
+    recipe = UnrolledRecipe(ipc=1, network="mlp(width=8)", steps=2, epochs=1, batch=6, iterations=10, lr=0.05)
+    problem = Unrolled(tiny_data([4, 4]), recipe, Run(place=CPU), [1, 1])
+    images, raw = (each.clone().requires_grad_() for each in (problem.images_NCHW, problem.raw_sizes_T))
+    adam = torch.optim.Adam([images, raw])
+    for step in range(recipe.iterations):
+        places = problem.store.choose_any(problem.keys["real"], step, recipe.batch)
+        uniform = draws.flat_uniform(problem.keys["network"], step, problem.parameters.num)
+        weights = problem.parameters.initial(uniform).requires_grad_()
+        for chosen, size in zip(problem.schedule, F.softplus(raw), strict=True):
+            loss = problem.loss(weights, images[chosen], problem.labels_N[chosen])
+            weights = weights - size * torch.autograd.grad(loss, weights, create_graph=True)[0]
+        adam.zero_grad()
+        problem.loss(weights, problem.store.take(places), problem.store.labels_N[places]).backward()
+        adam.param_groups[0]["lr"] = recipe.lr * 0.5 ** (step // 2)  # halved after every fifth
+        adam.step()
+        problem.step()
+    torch.testing.assert_close(problem.images_NCHW, images.detach(), rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(problem.raw_sizes_T, raw.detach(), rtol=1e-4, atol=1e-5)
 
 
 class Kept:

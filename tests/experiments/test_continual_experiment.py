@@ -14,6 +14,7 @@ from condenset.engine import Place
 from condenset.experiments import common, find, perform, wishes_for
 from condenset.experiments.common import Record
 from condenset.experiments.continual import _draw, average, final
+from condenset.recipes import Protocol
 from condenset.runs import Interrupted, Run
 from condenset.types import Splits
 from plain import StopAtLoop, tiny_data
@@ -62,6 +63,21 @@ def test_after_every_step_the_classes_seen_are_tested(tmp_path: Path, monkeypatc
     for method in ("random", "dm"):  # which the paper finds not to depend on how classes are split
         last = [tested[f"{method}-{steps}-0-{steps}"][0] for steps in (2, 5)]
         torch.testing.assert_close(last[0].images, last[1].images)
+
+
+def test_the_seed_decides_the_orders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def look(small: CondensedSet, test: ImageData, protocol: Protocol, run: Run, text: str) -> Scores:
+        assert protocol.nets == 2  # networks an order, whatever a score has
+        return Scores(accuracies=(0.5, 0.7), network="none")
+
+    monkeypatch.setattr(common, "score", look)
+    monkeypatch.setitem(common.PROTOCOLS_AT, "tiny", common.PROTOCOLS_AT["tiny"] | {"nets": 5})
+    orders = set()
+    for seed in range(4):
+        run = Run(seed=seed, place=Place.best("cpu"))
+        records = go(tmp_path / str(seed), run, ("random",))
+        orders.add(tuple(name for record in records for name in record["classes"]))
+    assert len(orders) > 1
 
 
 def test_stopped_and_gone_on_with_it_comes_out_the_same(tmp_path: Path) -> None:

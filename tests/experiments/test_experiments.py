@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from statistics import pstdev
 
 import pytest
 
-from condenset import CondensedSet, UserError, experiments, workflow
+from condenset import CondensedSet, Scores, UserError, experiments, workflow
 from condenset.engine import Place
 from condenset.experiments import EXPERIMENTS, common, perform
 from condenset.experiments.common import Lab, Table
 from condenset.experiments.settings import Settings, from_toml, to_toml
 from condenset.plans import Wishes
+from condenset.recipes import Protocol
 from condenset.runs import Interrupted, Run
 from condenset.types import Splits
 from plain import StopAtLoop, tiny_data
@@ -209,6 +211,66 @@ def test_the_sizes_of_a_table_are_learned_at_once(name: str, splits: Splits, tmp
         ("dm", 2, [1, 2]),
         ("whole", None, None),
     ]
+
+
+def looked_at(monkeypatch: pytest.MonkeyPatch) -> dict[str, Protocol]:
+    """The protocols that parts are scored by, which fills as an experiment goes on; each network's accuracy is new."""
+    protocols: dict[str, Protocol] = {}
+
+    def look(small: object, test: object, protocol: Protocol, run: Run, text: str) -> Scores:
+        protocols[run.job] = protocol
+        accuracies = tuple((len(protocols) + net) / 100 for net in range(protocol.nets))
+        return Scores(accuracies=accuracies, network="none", seconds=1.0)
+
+    monkeypatch.setattr(common, "score", look)
+    return protocols
+
+
+def test_each_norm_and_architecture_is_tested_on_its_own(
+    splits: Splits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    protocols = looked_at(monkeypatch)
+    go("batchnorm", splits, tmp_path / "batchnorm")
+    assert all(f"norm='{job.split('-')[1]}'" in each.network for job, each in protocols.items())
+    protocols.clear()
+    go("architectures", splits, tmp_path / "architectures")
+    assert {job: each.network.split("(")[0] for job, each in protocols.items() if job.startswith("dm")} == {
+        "dm-ConvNet-ConvNet": "convnet",
+        "dm-ConvNet-MLP": "mlp",
+        "dm-MLP-ConvNet": "convnet",
+        "dm-MLP-MLP": "mlp",
+    }
+
+
+def test_a_record_of_several_sets_is_over_all_of_them(
+    splits: Splits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_at(monkeypatch)
+    wishes = Settings(experiment="sizes", dataset="tiny", scale="tiny", ipc=(1,), nets=2).wishes
+    run = tiny_run(tmp_path)
+    outcome = perform("sizes", splits, run, tmp_path, dataset="tiny", scale="tiny", wishes=wishes, sets=2)
+    first, _, whole = outcome.records
+    assert first["accuracies"] == [0.01, 0.02, 0.02, 0.03]
+    assert first["accuracy_std"] == pytest.approx(pstdev(first["accuracies"]))
+    assert first["seconds"] == 2.0
+    assert first["relative"] == pytest.approx(first["accuracy_mean"] / whole["accuracy_mean"])
+
+
+def test_what_the_scales_stand_for(splits: Splits, tmp_path: Path) -> None:
+    small, paper = (
+        Lab(dataset="tiny", scale=scale, wishes=Wishes(), splits=splits, run=tiny_run(tmp_path), folder=tmp_path)
+        for scale in ("small", "paper")
+    )
+    assert [len(lab.each_set(lambda end: end)) for lab in (small, paper)] == [1, 5]
+    assert (small.protocol(whole=True).epochs, paper.protocol(whole=True).epochs) == (30, 200)
+    assert (small.protocol().epochs, paper.protocol().epochs) == (300, 1000)
+
+
+def test_too_few_images_are_told_of_before_the_first_set(splits: Splits, tmp_path: Path) -> None:
+    wishes = Settings(experiment="sizes", dataset="tiny", scale="tiny", ipc=(1, 99)).wishes
+    with pytest.raises(UserError, match="99"):
+        perform("sizes", splits, tiny_run(tmp_path), tmp_path, dataset="tiny", scale="tiny", wishes=wishes)
+    assert not (tmp_path / "parts").exists()
 
 
 def test_a_table_as_markdown() -> None:

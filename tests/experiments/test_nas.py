@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from condenset.data.validation import split_off
 from condenset.engine import Place
 from condenset.experiments import find, nas, wishes_for
 from condenset.experiments.common import Lab, Outcome
 from condenset.networks import search_space
 from condenset.recipes import Protocol
 from condenset.runs import Interrupted, Run, Silent
-from condenset.types import Splits
+from condenset.types import ImageData, Splits
 from plain import tiny_data
 
 
@@ -104,6 +106,26 @@ def test_table_5s_rows_and_columns(tmp_path: Path) -> None:
     }
     assert outcome.table.rows[0][-1] != "-"
     assert all(record["best"] in nas.TINY_SPACE for record in outcome.records)
+
+
+def test_validation_images_are_trained_on_by_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny, searched = lab(tmp_path, "tiny", methods=("random", "dm")), {}
+    real = nas._searched
+
+    def look(lab: Lab, name: str, space: Any, small: Any, validation: ImageData, protocol: Protocol) -> nas.Record:
+        searched[name] = small, validation, protocol
+        return real(lab, name, space, small, validation, protocol)
+
+    monkeypatch.setattr(nas, "_searched", look)
+    nas.search_architectures(tiny)
+    train, validation = split_off(tiny.splits.train, nas.VALIDATION, seed=1)
+    assert {each.fingerprint for _, each, _ in searched.values()} == {validation.fingerprint}
+    for name in ("early-stopping-search", "whole-search"):
+        assert searched[name][0].fingerprint == train.fingerprint
+    for method in tiny.methods:
+        assert searched[f"{method}-search"][0].provenance["fingerprint"] == train.fingerprint
+    proxy, early = (searched[name][2] for name in ("dm-search", "early-stopping-search"))
+    assert early == dataclasses.replace(proxy, steps=proxy.length(6)[0])  # as many steps as on the proxy's six images
 
 
 class StopIn(Silent):
