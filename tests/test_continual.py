@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import condenset as cs
+from condenset.kept import Kept, merged
 from condenset.methods import METHODS
 from condenset.recipes import RECIPES
 from condenset.types import of_classes
@@ -143,6 +144,12 @@ def test_merged_images_stand_for_all_that_was_seen_in_equal_shares() -> None:
     assert about["seen"] == [60] and [step["images"] for step in about["steps"]] == [30, 10, 20]
 
 
+def test_half_an_image_is_decided_by_lot() -> None:
+    kept = [Kept(images_ICHW=torch.full((1, 1, 1, 1), value), seen=7) for value in (0.0, 1.0)]
+    means = [float(merged(f"class {number}", *kept, ipc=1, seed=0).images_ICHW.mean()) for number in range(60)]
+    assert np.mean(means) == pytest.approx(0.5, abs=0.2)
+
+
 def test_a_merge_fills_up_what_is_not_full_and_leaves_others_alone() -> None:
     memory = tiny_memory(ipc=4, on_repeat="merge", allow_fewer=True, **KNOWN)
     memory.add(pixels(5), ["a", "b", "b", "b", "b"])
@@ -184,6 +191,10 @@ def test_saved_and_loaded_it_goes_on_alike(method: str, tmp_path: Path) -> None:
     assert torch.equal(back.set.images, memory.set.images)
     assert torch.equal(back.set.labels, memory.set.labels)
     assert cs.CondensedSet.load(tmp_path / "a.safetensors").class_names == ("class 1", "class 0")
+    digits = tiny_memory(method, can_flip=False)
+    digits.add(data)
+    digits.save(tmp_path / "digits.safetensors")
+    assert not cs.Memory.load(tmp_path / "digits.safetensors", device="cpu").set.can_flip
     with pytest.raises(cs.UserError, match="exists already"):
         memory.save(tmp_path / "a.safetensors")
 

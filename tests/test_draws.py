@@ -98,6 +98,12 @@ def test_permutation_is_one(num: int, step: int) -> None:
     assert sorted(draws.permutation(KEY, step, num).tolist()) == list(range(num))
 
 
+def test_a_classs_row_hangs_on_its_name_and_tags() -> None:
+    rows = [draws.row_of("a"), draws.row_of("b"), draws.row_of("a", 1), draws.row_of("a", 2)]
+    assert len(set(rows)) == 4
+    assert all(0 <= row < 2**31 for row in rows)
+
+
 def test_the_global_generator_is_left_alone() -> None:
     before = torch.get_rng_state()
     draws.normal(KEY, 0, torch.arange(3), 5)

@@ -90,6 +90,16 @@ def plain_run(
     return [each.detach() for each in images], losses
 
 
+def test_every_pass_of_the_network_has_an_order_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    matching, clocks = problem([6, 6], outer=3, inner=2, iterations=2), []
+    monkeypatch.setattr(matching.trainer, "one_pass", lambda key, clock: clocks.append(int(clock)))
+    step = matching.prepare()
+    for number in range(matching.recipe.image_steps):
+        step(number)
+    assert len(clocks) == len(set(clocks)) == 2 * 2 * 2  # none after the last match of a network
+    assert matching.trainer.protocol.batch == 256
+
+
 @pytest.mark.parametrize("kind", [GradientRecipe, SiameseRecipe])
 @pytest.mark.parametrize("norm", ["instance", "batch", "layer"])
 @pytest.mark.parametrize("counts", [[6, 6, 6], [20, 2, 5]], ids=["equal", "unequal"])

@@ -13,8 +13,8 @@ from torch import Tensor
 from condenset import UserError, augment, draws, networks
 from condenset.engine import Place
 from condenset.engine.memory import classes_together
-from condenset.methods.matching import Chunk, Matching, Seen, _need, dm, dm_sizes, mean_distance
-from condenset.recipes import MatchingRecipe
+from condenset.methods.matching import Chunk, Matching, Seen, _need, can_be_one, dm, dm_sizes, mean_distance
+from condenset.recipes import DistributionRecipe, MatchingRecipe, RandomRecipe
 from condenset.runs import Interrupted, Run
 from plain import StopAtStep, matching_loss, tiny_data
 
@@ -303,3 +303,12 @@ def test_batch_norm_refuses_a_bound_that_all_classes_exceed() -> None:
     with pytest.raises(UserError, match=r"batch norm needs all 7 .* about [\d.]+ MiB, but got memory of 1 MiB"):
         bounded(2**20, network=spec)
     assert len(bounded(2**30, network=spec).chunks) == 1
+
+
+def test_sizes_are_learned_at_once_where_they_differ_in_nothing_else() -> None:
+    one = DistributionRecipe(ipc=1)
+    assert can_be_one(one, DistributionRecipe(ipc=10, lr=5.0, allow_fewer=True))
+    for fields in ({"batch": 8}, {"iterations": 3}, {"network": "mlp"}, {"init": "noise"}, {"momentum": 0.1}):
+        assert not can_be_one(one, DistributionRecipe(ipc=10, **fields))  # type: ignore[arg-type]
+    assert not can_be_one(one, RandomRecipe(ipc=10))
+    assert not can_be_one(one, None)

@@ -101,6 +101,16 @@ def test_chunks_of_classes_give_the_same() -> None:
     torch.testing.assert_close(whole, parts)
 
 
+@pytest.mark.parametrize(("kernel", "norm"), [("rbf", 2), ("laplacian", 1)])
+def test_the_bandwidth_is_the_median_of_the_kernels_own_distance_unless_given(kernel: str, norm: int) -> None:
+    data = tiny_data([6, 6])
+    median = median_distance(ClassStore(data, CPU.device), 0, norm)
+    fields = {"ipc": 2, "kernel": kernel, "iterations": 2, "batch": 4}
+    found = [mmd(data, PixelRecipe(**fields, bandwidth=width), Run(place=CPU)).images for width in (0, median, 3.0)]
+    assert torch.equal(found[0], found[1])
+    assert not torch.equal(found[0], found[2])
+
+
 def test_the_median_is_over_pairs_of_a_class() -> None:
     data = tiny_data([6, 3, 1])
     normal = (data.images.float() / 255 - 0.5) / 0.25

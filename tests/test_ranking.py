@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 from pathlib import Path
@@ -222,6 +223,42 @@ def test_after_a_stop_only_the_rest_is_trained(
     other = Protocol(nets=1, epochs=3, batch=16)
     search(architectures[:1], train, validation, other, Run(place=CPU, folder=tmp_path, job="rank"))
     assert trained == [GOOD]  # under other settings nothing is taken over
+
+
+def test_whatever_decides_an_accuracy_is_in_the_settings(parts: tuple[cs.ImageData, cs.ImageData]) -> None:
+    train, validation = parts
+    small, protocol, run = cs.condense(train, "random", ipc=2, device="cpu"), Protocol(), Run(place=CPU)
+    soft = torch.nn.functional.one_hot(small.labels).float()
+    sets = [
+        small,
+        dataclasses.replace(small, images=small.images + 0.1),
+        dataclasses.replace(small, labels=small.labels.flip(0)),
+        dataclasses.replace(small, labels=soft),
+        dataclasses.replace(small, mean=(0.1,) * 3),
+        dataclasses.replace(small, std=(0.1,) * 3),
+        dataclasses.replace(small, provenance={**small.provenance, "can_flip": not small.can_flip}),
+        train,
+    ]
+    found = [ranking._digest(each, {"": validation}, protocol, run) for each in sets]
+    found.append(ranking._digest(small, {"": train}, protocol, run))
+    found.append(ranking._digest(small, {"": validation}, protocol, Run(place=CPU, seed=1)))
+    found.append(ranking._digest(small, {"": validation}, Protocol(lr=0.5), run))
+    assert len(set(found)) == len(found)
+    assert ranking._digest(small, {"": validation}, Protocol(network="mlp"), run) == found[0]  # it is the architectures
+
+
+def test_the_seed_decides_which_images_validate(monkeypatch: pytest.MonkeyPatch) -> None:
+    seeds: list[int] = []
+
+    def split(data: cs.ImageData, *, seed: int) -> tuple[cs.ImageData, cs.ImageData]:
+        seeds.append(seed)
+        return cs.split_off(data, seed=seed)
+
+    monkeypatch.setattr(ranking, "split_off", split)
+    data = tiny_data([12, 12])
+    small = cs.condense(data, "random", ipc=1, device="cpu")
+    cs.rank(["mlp(width=4)"], small, cs.Splits(train=data, test=data), seed=5, epochs=0, device="cpu")
+    assert seeds == [5]
 
 
 def test_side_by_side_they_come_out_as_one_by_one(

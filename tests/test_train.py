@@ -13,7 +13,7 @@ import condenset as cs
 from condenset import augment, draws, evaluation, networks
 from condenset.engine import Place
 from condenset.engine.step import _compiled_network
-from condenset.evaluation import score
+from condenset.evaluation import protocol_for, score
 from condenset.recipes import Protocol
 from condenset.runs import Run
 from condenset.train import Trainer, TrainingSet, side_by_side
@@ -182,6 +182,18 @@ def test_networks_scored_before_a_stop_are_not_trained_again(tmp_path, monkeypat
     assert trained == [3]  # only the one that is new
     score(data, data, protocol(nets=2, epochs=1), run)
     assert trained == [3, 0, 1]  # those of another protocol are other networks
+    trained.clear()
+    score(data, data, protocol(nets=1), Run(place=CPU, folder=tmp_path, job="x", seed=1))
+    score(tiny_data([6, 6], seed=5), data, protocol(nets=1), run)
+    assert trained == [0, 0]  # and so are those of another seed, and those trained on other images
+    known = run.events("network")[:3]
+    assert score(data, data, made, run).seconds >= sum(event["seconds"] for event in known)
+
+
+def test_a_whole_dataset_has_epochs_of_its_own() -> None:
+    data = tiny_data([4, 4])
+    small = cs.condense(data, "random", ipc=2, device="cpu")
+    assert [protocol_for(each, data).epochs for each in (small, data)] == [1000, 200]
 
 
 def test_a_set_of_another_shape_or_other_classes_is_refused() -> None:

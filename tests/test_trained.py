@@ -139,6 +139,8 @@ def test_one_network_serves_all_methods_and_sizes_of_a_run(
         {"network": "convnet(width=4, depth=2)"},
         {"mean": (0.4,) * 3},
         {"class_names": ("a", "b")},
+        {"can_flip": False},
+        {"place": Place.best("cpu", "bfloat16")},
     ],
 )
 def test_whatever_decides_the_network_makes_another(
@@ -146,11 +148,12 @@ def test_whatever_decides_the_network_makes_another(
 ) -> None:
     data = tiny_data([6, 6])
     METHODS["herding"](data, tiny_recipe("herding"), Run(place=CPU, folder=tmp_path))
-    seed = {key: value for key, value in changed.items() if key == "seed"}
-    of_data = {key: value for key, value in changed.items() if key in ("mean", "class_names")}
-    fields = {key: value for key, value in changed.items() if key not in (seed | of_data)}
+    of_run = {key: value for key, value in changed.items() if key in ("seed", "place")}
+    of_data = {key: value for key, value in changed.items() if key in ("mean", "class_names", "can_flip")}
+    fields = {key: value for key, value in changed.items() if key not in (of_run | of_data)}
     other = dataclasses.replace(data, **of_data)  # type: ignore[arg-type]
-    METHODS["herding"](other, tiny_recipe("herding", **fields), Run(place=CPU, folder=tmp_path, **seed))  # type: ignore
+    run = Run(**{"place": CPU, "folder": tmp_path, **of_run})  # type: ignore[arg-type]
+    METHODS["herding"](other, tiny_recipe("herding", **fields), run)
     assert len(trainings) == 2
     assert len(list((tmp_path / "networks").iterdir())) == 2
 

@@ -165,6 +165,9 @@ def test_other_safetensors_files_are_refused(tmp_path: Path) -> None:
 
 def test_write_file_is_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_file(tmp_path / "a", b"one")
+    (tmp_path / "b").touch()
+    assert (tmp_path / "a").stat().st_mode == (tmp_path / "b").stat().st_mode  # others may read it, as any file
+    (tmp_path / "b").unlink()
 
     def full(*args: object) -> None:
         raise OSError(28, "No space left on device")
@@ -199,6 +202,8 @@ def test_fingerprint_sees_pixels_labels_and_names() -> None:
     data = tiny_data([3, 3])
     assert data.fingerprint == tiny_data([3, 3]).fingerprint
     assert data.fingerprint != tiny_data([3, 3], seed=1).fingerprint
+    for fields in ({"labels": data.labels.flip(0)}, {"class_names": ("class 1", "class 0")}):
+        assert dataclasses.replace(data, **fields).fingerprint != data.fingerprint  # type: ignore[arg-type]
     assert data.class_counts == (3, 3)
 
 
@@ -233,6 +238,9 @@ def test_the_images_of_some_classes_labelled_anew() -> None:
     assert some.class_counts == (4, 2)
     assert torch.equal(some.images[some.labels == 0], data.images[data.labels == 2])
     assert of_classes(data, data.class_names).fingerprint == data.fingerprint != some.fingerprint
+    known = dataclasses.replace(data, known_fingerprint="known")
+    assert of_classes(known, known.class_names).fingerprint == "known"
+    assert of_classes(known, known.class_names[::-1]).fingerprint != "known"
     with pytest.raises(cs.UserError, match=r"no image of tiny is of one of the classes 'x'$"):
         of_classes(data, ["x"])
     with pytest.raises(cs.UserError, match="class_rows must have a number for each class, or none, but got 2"):

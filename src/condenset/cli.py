@@ -37,6 +37,7 @@ from condenset.cli_shared import given, load, print_records, print_rows, watched
 from condenset.errors import UserError
 from condenset.version import VERSION
 
+STOPPED = 128 + signal.SIGINT
 SETS = (
     "Set files (.safetensors); a run's folder stands for its condensed.safetensors, "
     "another (such as RUN/sets) for all set files in it."
@@ -163,18 +164,17 @@ def main(arguments: list[str] | None = None) -> None:
         sys.stdout.flush()  # here, where a reader that has gone is no surprise
     except UserError as error:
         _fail(str(error))
-    except KeyboardInterrupt:
-        print("stopped", file=sys.stderr)
-        raise SystemExit(130) from None
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(1) from None
     except Exception as error:
         if hasattr(error, "format_message"):  # the parser's own: an unknown option, a wrong type
             _fail(error.format_message())
-        if type(error).__name__ == "Abort":
-            raise SystemExit(130) from None
-        raise
+        if type(error).__name__ != "Abort":
+            raise
+        status = STOPPED
+    if status == STOPPED:  # what the parser makes of Ctrl-C, one way or the other
+        print("stopped", file=sys.stderr)
     raise SystemExit(status if isinstance(status, int) else 0)
 
 

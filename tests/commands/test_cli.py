@@ -132,6 +132,7 @@ def test_evaluate_takes_files_and_folders_and_finds_their_data(condenset: Conden
     shutil.copy("a/condensed.safetensors", "moved.safetensors")
     assert "give --dataset" in condenset("evaluate", "moved.safetensors", *few).complaint
     assert condenset("evaluate", "moved.safetensors", *few, "--dataset", toy).code == 0
+    assert json.loads(condenset("evaluate", "a", *few, "--seed", 5, "--json").out)[0]["seed"] == 5
     network = ("--network", "mlp(width=8)")
     assert json.loads(condenset("evaluate", "a", *few, *network, "--json").out)[0]["network"] == "mlp(width=8)"
     write_npz(toy, seed=1)
@@ -190,6 +191,9 @@ def test_a_folder_of_images_and_an_imported_set_run_too(condenset: Condenset, tm
     assert "exists already" in refused and "--overwrite" in refused
     assert condenset("data", "import", "pets", "animals", "--size", 8, "--overwrite").code == 0
     assert "imported" in condenset("data", "list").out
+    assert data.load("animals").train.can_flip
+    assert condenset("data", "import", "pets", "letters", "--size", 8, "--no-flip").code == 0
+    assert not data.load("letters").train.can_flip
     assert condenset("data", "check", "animals").out.startswith("animals: 16 train and 4 test images of 3x8x8")
     assert condenset("run", "animals", "--ipc", 1, *TINY).code == 0
     assert tomllib.loads(Path("runs/animals/recipe.toml").read_text())["dataset"] == "animals"
@@ -308,9 +312,12 @@ def test_a_reader_that_leaves_early_gets_no_traceback() -> None:
 
 def test_compare_runs_methods_side_by_side_and_resumes(condenset: Condenset, toy: Path, tmp_path: Path) -> None:
     options = ("--ipc", 1, *TINY_NETWORK, "--nets", 1, "--epochs", 1, "--no-whole")
-    result = condenset("compare", toy, "--methods", "herding, kcenter,random", *options, "--out", "a")
+    bound = ("--memory", "1GiB")
+    result = condenset("compare", toy, "--methods", "herding, kcenter,random", *options, *bound, "--out", "a")
     assert result.code == 0
     assert [record["method"] for record in records_of(tmp_path / "a")] == ["herding", "kcenter", "random"]
+    assert {record["epochs"] for record in records_of(tmp_path / "a")} == {1}
+    assert tomllib.loads((tmp_path / "a/recipe.toml").read_text())["memory"] == 2**30
     with Image.open(tmp_path / "a/chart.png") as chart:
         assert chart.size[0] > 100
     assert (tmp_path / "a/chart.svg").read_text().count("herding") >= 1
@@ -350,8 +357,11 @@ def test_an_experiment_reads_its_data_once(condenset: Condenset, toy: Path, monk
     monkeypatch.setattr(data, "load", look)
     short = ("--scale", "tiny", "--nets", 1, "--epochs", 0, "--whole-epochs", 0, "--device", "cpu")
     names = ("--method", "random", "--methods", "mmd,", "--set", "mmd.iterations=1")
-    result = condenset("paper", "sizes", "--dataset", toy, *names, *short, "--out", "a")
+    more = ("--ipc", 2, "--sets", 2, "--memory", "1GiB")
+    result = condenset("paper", "sizes", "--dataset", toy, *names, *short, *more, "--out", "a")
     assert (result.code, len(read)) == (0, 1)
+    settings = tomllib.loads(Path("a/experiment.toml").read_text())
+    assert (settings["ipc"], settings["sets"], settings["memory"]) == ([2], 2, 2**30)
     assert result.out.splitlines()[0].startswith("images a class  random      mmd ")
     assert "its numbers mean nothing" in result.out
     assert condenset("resume", "a").out == result.out

@@ -119,6 +119,24 @@ def test_killed_between_a_temporary_file_and_its_rename(home: Path) -> None:
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_stopped_while_it_reads_it_leaves_nothing(
+    number: int, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def check_files(name: str, **_: object) -> None:
+        with tempfile.TemporaryDirectory(dir=tmp_path):
+            signal.raise_signal(number)
+
+    monkeypatch.setattr("condenset.data.check_files", check_files)
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as stopped:
+        main(["data", "check", "digits"])
+    assert stopped.value.code == code
+    assert capsys.readouterr().err == "stopped\n"
+    assert not list(tmp_path.iterdir())
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_checkpoints_and_says_how_to_go_on(home: Path, undisturbed: Path, number: int, code: int) -> None:
     folder = home / f"signal {code}"
     running = command(home, folder)
@@ -140,20 +158,6 @@ def test_a_signal_checkpoints_and_says_how_to_go_on(home: Path, undisturbed: Pat
     events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
     assert [event["step"] for event in events if event["event"] == "step"] == list(range(1, 251))  # none done twice
     assert [event["net"] for event in events if event["event"] == "network"] == list(range(8))
-
-
-def test_terminated_while_it_reads_it_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def check_files(name: str, **_: object) -> None:
-        with tempfile.TemporaryDirectory(dir=tmp_path):
-            signal.raise_signal(signal.SIGTERM)
-
-    monkeypatch.setattr("condenset.data.check_files", check_files)
-    before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(SystemExit) as stopped:
-        main(["data", "check", "digits"])
-    assert stopped.value.code == 143
-    assert not list(tmp_path.iterdir())
-    assert signal.getsignal(signal.SIGTERM) == before
 
 
 def test_ctrl_c_in_the_real_command(tmp_path: Path) -> None:

@@ -94,10 +94,32 @@ def test_sizes_are_learned_at_once_and_a_stop_changes_nothing(tmp_path: Path, mo
         assert torch.equal(mine.images, expected.images)
 
 
-def test_a_set_of_somebody_else_is_not_overwritten_by_another_size(tmp_path: Path) -> None:
+def test_a_set_of_another_seed_is_somebody_elses(tmp_path: Path) -> None:
+    go(plan_of(methods=("random",), recipe={}), tmp_path)
+    (tmp_path / "results.json").unlink()
+    with pytest.raises(UserError, match="belongs to another recipe"):
+        execute(plan_of(methods=("random",), recipe={}), SPLITS, Run(place=Place.best("cpu"), folder=tmp_path, seed=1))
+
+
+def test_a_set_is_scored_under_its_own_seed_unless_told(tmp_path: Path) -> None:
+    made = execute(plan_of(), SPLITS, Run(place=Place.best("cpu"), folder=tmp_path, seed=3))
+    fields = {"nets": 2, "epochs": 1, "network": NETWORK}
+    about = {"dataset": "tiny"}
+    again, other = (
+        workflow.evaluate_file(tmp_path, Run(place=Place.best("cpu")), lambda **_: SPLITS, fields, about, seed)
+        for seed in (None, 4)
+    )
+    assert (again["seed"], again["accuracies"]) == (3, made[-1]["accuracies"])
+    assert other["seed"] == 4
+
+
+def test_a_set_of_somebody_else_is_not_overwritten_by_another_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plan = plan_of(methods=("dm",), ipcs=(1, 2))
     go(plan_of(methods=("dm",), ipcs=(2,), recipe={"iterations": 1, "network": NETWORK}), tmp_path)
     (tmp_path / "results.json").unlink()
+    monkeypatch.setattr(workflow, "dm_sizes", lambda *_: pytest.fail("refused only after hours"))
     with pytest.raises(UserError, match=r"condensed\.safetensors belongs to another recipe"):
         go(plan, tmp_path)
 
