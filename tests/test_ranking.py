@@ -247,6 +247,12 @@ def test_whatever_decides_an_accuracy_is_in_the_settings(parts: tuple[cs.ImageDa
     assert ranking._digest(small, {"": validation}, Protocol(network="mlp"), run) == found[0]  # it is the architectures
 
 
+def test_split_off_leaves_images_of_every_class_on_both_sides() -> None:
+    for share in (0.01, 0.5, 0.99):
+        for part in cs.split_off(tiny_data([2, 3, 40]), share):
+            assert min(part.class_counts) >= 1
+
+
 def test_the_seed_decides_which_images_validate(monkeypatch: pytest.MonkeyPatch) -> None:
     seeds: list[int] = []
 

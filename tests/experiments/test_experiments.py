@@ -266,6 +266,34 @@ def test_what_the_scales_stand_for(splits: Splits, tmp_path: Path) -> None:
     assert (small.protocol().epochs, paper.protocol().epochs) == (300, 1000)
 
 
+def test_what_is_asked_of_the_scoring_reaches_it(
+    splits: Splits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    protocols, asked = looked_at(monkeypatch), {"nets": 4, "epochs": 7, "whole_epochs": 9}
+    wishes = Settings(experiment="sizes", dataset="tiny", scale="tiny", ipc=(1,), **asked).wishes
+    perform("sizes", splits, tiny_run(tmp_path), tmp_path, dataset="tiny", scale="tiny", wishes=wishes)
+    found = {job: (each.nets, each.epochs) for job, each in protocols.items()}
+    assert found == {"random-1": (4, 7), "dm-1": (4, 7), "whole": (4, 9)}
+
+
+def test_the_cost_of_gradient_matching_is_told_to_its_last_step(
+    splits: Splits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_at(monkeypatch)
+    outcome = go("cost", splits, tmp_path)
+    last = {record["method"]: record["step"] for record in outcome.records}
+    assert last == {"dm": 2, "dsa": 2 * 2}  # iterations; iterations times the outer steps of each
+
+
+def test_sets_of_50_are_too_large_for_dd(splits: Splits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at(monkeypatch)
+    large = Splits(train=tiny_data([50, 50]), test=splits.test)
+    wishes = Settings(experiment="sota", dataset="tiny", scale="tiny", methods=("random", "dd"), ipc=(49, 50)).wishes
+    outcome = perform("sota", large, tiny_run(tmp_path), tmp_path, dataset="tiny", scale="tiny", wishes=wishes)
+    found = [(record["method"], record["ipc"]) for record in outcome.records]
+    assert found == [("random", 49), ("dd", 49), ("random", 50), ("whole", None)]
+
+
 def test_too_few_images_are_told_of_before_the_first_set(splits: Splits, tmp_path: Path) -> None:
     wishes = Settings(experiment="sizes", dataset="tiny", scale="tiny", ipc=(1, 99)).wishes
     with pytest.raises(UserError, match="99"):
