@@ -118,6 +118,15 @@ def test_killed_between_a_temporary_file_and_its_rename(home: Path) -> None:
     assert Command((*begin, "--out", home / "last"), home, DieAtRename(9)).wait().code == 0  # there is no ninth
 
 
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """Ctrl-C interrupts, which it does not in what a script runs in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_stopped_while_it_reads_it_leaves_nothing(
     number: int, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
