@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import weakref
 from pathlib import Path
 from unittest.mock import MagicMock
 
@@ -53,11 +54,17 @@ def test_a_pool_with_nan_is_refused_and_other_networks_are_another_pool(tmp_path
     assert Pool.load(tmp_path / "pool").fingerprint != pool.fingerprint
 
 
-def test_trying_a_step_out_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def captures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stand-ins for the parts of CUDA that a capture asks for; test_cuda.py has the real ones."""
     for name in ("Stream", "current_stream", "CUDAGraph"):
         monkeypatch.setattr(torch.cuda, name, lambda *_: MagicMock())
     monkeypatch.setattr(torch.cuda, "stream", lambda _: contextlib.nullcontext())
     monkeypatch.setattr(torch.cuda, "graph", lambda *_, **__: contextlib.nullcontext())
+
+
+@pytest.mark.usefixtures("captures")
+def test_trying_a_step_out_leaves_no_trace() -> None:
     state = torch.zeros(2)
 
     def add() -> None:
@@ -65,6 +72,18 @@ def test_trying_a_step_out_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> N
 
     accelerate(add, [state], Place(torch.device("cuda"), torch.float32))
     assert state.tolist() == [0, 0]
+
+
+@pytest.mark.usefixtures("captures")
+def test_a_captured_step_keeps_what_it_reads() -> None:
+    """A graph has only the address of what it reads: memory that nobody owned would be somebody else's by then."""
+    state, amount = torch.zeros(2), torch.ones(2)
+    reads = weakref.ref(amount)
+    step = accelerate(lambda amount=amount: state.add_(amount), [state], Place(torch.device("cuda"), torch.float32))
+    del amount
+    assert reads() is not None
+    del step
+    assert reads() is None
 
 
 def test_peak_memory_is_in_bytes_and_can_be_forgotten() -> None:

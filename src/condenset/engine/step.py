@@ -185,4 +185,9 @@ def _captured(step: Callable[[], None], state: Sequence[Tensor], device: torch.d
         restore()
         return step
     restore()
-    return graph.replay
+
+    @functools.wraps(step)  # which holds the step: a graph reads its tensors by address and does not keep them alive
+    def replay() -> None:
+        graph.replay()
+
+    return replay
