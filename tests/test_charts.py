@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from condenset.report import charts
 from condenset.report.charts import new_chart, save_comparison, set_seconds
 
 
@@ -29,3 +31,20 @@ def test_the_axis_speaks_of_points_that_were_moved_where_there_are_some() -> Non
     assert axes.get_xlabel() == "seconds of condensing"
     set_seconds(axes, [0.0, 3.0], 0.1)
     assert axes.get_xlabel() == "seconds of condensing (fewer than 0.1: drawn at 0.1)"
+
+
+def test_a_chart_is_in_percent_and_the_same_every_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[Any] = []
+    save = charts.save_chart
+    monkeypatch.setattr(charts, "save_chart", lambda figure, path: (kept.append(figure), save(figure, path)))
+    record = {"method": "dm", "ipc": 1, "accuracy_mean": 0.5, "accuracy_std": 0.1, "condense_seconds": 3.0}
+    whole = {**record, "method": "whole", "ipc": None, "accuracy_mean": 0.9}
+    save_comparison([record, whole], "toy", tmp_path / "a.png")
+    (axes,) = kept[0].axes
+    drawn = {
+        (float(x), float(y)) for line in axes.lines for x, y in zip(line.get_xdata(), line.get_ydata(), strict=True)
+    }
+    assert {(3.0, 50.0), (0.0, 90.0)} <= drawn  # the whole dataset's line goes from side to side
+    (bar,) = axes.collections[0].get_segments()
+    assert bar[:, 1].tolist() == pytest.approx([40, 60])
+    assert b"<dc:date>" not in (tmp_path / "a.svg").read_bytes()

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import condenset as cs
-from condenset.kept import Kept, merged
+from condenset.kept import Kept, in_parts, merged
 from condenset.methods import METHODS
 from condenset.recipes import RECIPES
 from condenset.types import of_classes
@@ -315,3 +315,8 @@ def test_any_stream_leaves_a_balanced_memory_of_what_came(stream: list[list[int]
             assert len(held) == min(ipc, counts[int(name)])
             assert (held // 40 == int(name)).all() and (held % 40 <= number).all()
         assert small.provenance["memory"]["seen"] == [counts[int(name)] for name in memory.class_names]
+
+
+def test_a_class_does_not_keep_the_images_of_others_alive() -> None:
+    parts = in_parts(torch.zeros(6, 3, 8, 8), torch.tensor([0, 0, 1, 1, 2, 2]), [2, 2, 2], [9, 9, 9])
+    assert all(each.images_ICHW.untyped_storage().nbytes() == 2 * 3 * 8 * 8 * 4 for each in parts)

@@ -332,3 +332,13 @@ def test_broken_tar_is_refused(tmp_path: Path, refused: Refused, content: bytes)
     with refused("set.tar.gz"):
         unpack(archive, tmp_path / "set", limit=1000)
     assert names(tmp_path) == ["set.tar.gz"]
+
+
+def test_a_download_is_on_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+    fsync, replace = os.fsync, os.replace
+    monkeypatch.setattr(os, "fsync", lambda handle: (done.append("sync"), fsync(handle))[1])
+    monkeypatch.setattr(os, "replace", lambda *paths: (done.append("name"), replace(*paths))[1])
+    monkeypatch.setattr("condenset.data.download._download", lambda url, part, size, limit: part.write_bytes(b"x"))
+    fetch("http://x/a", tmp_path / "a", digest="md5:9dd4e461268c8034f5c8564e155c67a6")
+    assert done == ["sync", "name"]

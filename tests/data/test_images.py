@@ -253,6 +253,7 @@ def test_tinyimagenet(tmp_path: Path) -> None:
     [
         ("val_0.JPEG\tn99\t0", "line 4: 'n99' is not one of the 3 classes"),
         ("../../x.JPEG\tn01\t0", "is not a file name"),
+        ("..\\x.JPEG\tn01\t0", "is not a file name"),
         ("val_0.JPEG", "line 4: ''"),
         ("gone.JPEG\tn01", "gone.JPEG is not a readable image"),
     ],
