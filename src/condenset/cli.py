@@ -20,6 +20,7 @@ from condenset.cli_data import app as data_app
 from condenset.cli_networks import app as networks_app
 from condenset.cli_options import (
     AsJson,
+    Augment,
     DataDir,
     Device,
     Epochs,
@@ -81,6 +82,7 @@ def evaluate_command(
     network: Network = None,
     nets: Nets = None,
     epochs: Epochs = None,
+    augment: Augment = None,
     own_steps: OwnSteps = None,
     seed: ScoreSeed = None,
     device: Device = None,
@@ -105,7 +107,8 @@ def evaluate_command(
     files = [file for path in sets for file in find_sets(path)]
     run = Run(place=Place.best(device, precision))
     known = plans.from_toml(config).given.get("protocol", {}) if config else {}
-    fields = {**known, **given(network=network, nets=nets, epochs=epochs, own_steps=own_steps)}
+    asked = given(network=network, nets=nets, epochs=epochs, augment=augment, own_steps=own_steps)
+    fields = {**known, **asked}
     source = given(dataset=dataset, data_dir=data_dir)
     source, loaded, records = source | given(size=size), functools.cache(load), []
     with watched(run):

@@ -32,6 +32,7 @@ FIELDS = [
     "accuracy_std",
     "accuracies",
     "epochs",
+    "augment",
     "condense_seconds",
     "peak_memory_bytes",
     "evaluate_seconds",

@@ -104,10 +104,24 @@ def test_evaluate_fits_images_to_the_size_and_takes_the_seed(
         return {"method": "dm", "ipc": 1, "network": None, "condense_seconds": None}
 
     monkeypatch.setattr(workflow, "evaluate_file", evaluate_file)
-    options = ["--dataset", "pets", "--network", "mlp", "--nets", 4, "--epochs", 5, "--own-steps", "--seed", 0]
+    options = [
+        "--dataset",
+        "pets",
+        "--network",
+        "mlp",
+        "--nets",
+        4,
+        "--epochs",
+        5,
+        "--augment",
+        "none",
+        "--own-steps",
+        "--seed",
+        0,
+    ]
     options += ["--device", "cpu", "--precision", "bfloat16", "--size", 9, "--data-dir", "d"]
     assert condenset("evaluate", "a.safetensors", *options).code == 0
-    fields = {"network": "mlp", "nets": 4, "epochs": 5, "own_steps": True}
+    fields = {"network": "mlp", "nets": 4, "epochs": 5, "augment": "none", "own_steps": True}
     assert asked == [(fields, {"dataset": "pets", "data_dir": Path("d"), "size": 9}, 0, "bfloat16")]
 
 
