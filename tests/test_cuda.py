@@ -2,16 +2,37 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
+from condenset import draws, ranking
 from condenset.engine import Place
 from condenset.engine.step import accelerate
-from condenset.recipes import Protocol
+from condenset.evaluation import score
+from condenset.methods import METHODS
+from condenset.methods.matching import dm_sizes
+from condenset.methods.pools import train_pool
+from condenset.recipes import Protocol, Recipe, make_recipe
+from condenset.runs import Interrupted, Run
 from condenset.train import Trainer, TrainingSet, side_by_side
 from plain import tiny_data
+from replayed import USERS
+
+GPU = "cuda"
+NETWORK = "convnet(width=16, depth=2)"
+FIELDS: dict[str, dict[str, Any]] = {
+    "mmd": {"iterations": 5, "batch": 4, "kernel": "laplacian"},
+    "dd": {"iterations": 3, "batch": 4, "network": "lenet", "steps": 2, "epochs": 2},
+    "ld": {"iterations": 5, "batch": 4, "network": NETWORK},
+    "dsa": {"iterations": 2, "batch": 4, "outer": 3, "inner": 2, "network": NETWORK},
+    "dm": {"iterations": 5, "batch": 4, "network": NETWORK},
+}
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
@@ -19,18 +40,41 @@ pytestmark = [
 ]
 
 
+def run_on_gpu(**fields: Any) -> Run:
+    return Run(place=Place.best(GPU), **fields)
+
+
+def recipe_of(method: str, **fields: Any) -> Recipe:
+    return make_recipe(method, name="tiny", size=16, **{"ipc": 2, "allow_fewer": True, **FIELDS[method], **fields})
+
+
 def litter() -> None:
     """Take what memory is free, small blocks and large, and leave numbers in it that are no index."""
     for size in (2, 64, 128, 256, 1024, 4096, 2**18):
-        for block in [torch.empty(size, dtype=torch.int64, device="cuda") for _ in range(64)]:
+        for block in [torch.empty(size, dtype=torch.int64, device=GPU) for _ in range(64)]:
             block.fill_(-(2**40))
 
 
+def uncaptured(monkeypatch: pytest.MonkeyPatch) -> None:
+    for user in USERS:
+        monkeypatch.setattr(f"condenset.{user}.accelerate", lambda step, *_: step)
+
+
+def check_same(do: Callable[[], list[Tensor]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Captured and not, the same up to what libraries round otherwise."""
+    found = do()
+    with monkeypatch.context() as patched:
+        uncaptured(patched)
+        expected = do()
+    for mine, plain in zip(found, expected, strict=True):
+        torch.testing.assert_close(mine, plain, rtol=1e-2, atol=1e-3)
+
+
 def test_a_captured_step_reads_what_it_read_when_it_was_captured() -> None:
-    place, state = Place.best("cuda"), torch.zeros(200, device="cuda", dtype=torch.int64)
+    place, state = Place.best(GPU), torch.zeros(200, device=GPU, dtype=torch.int64)
 
     def made() -> Callable[[], None]:
-        ahead = torch.arange(200, device="cuda")  # nobody else's
+        ahead = torch.arange(200, device=GPU)  # nobody else's
 
         def add() -> None:
             state.add_(ahead)
@@ -41,36 +85,148 @@ def test_a_captured_step_reads_what_it_read_when_it_was_captured() -> None:
     for _ in range(3):
         litter()
         step()
-    assert torch.equal(state, 3 * torch.arange(200, device="cuda"))
+    assert torch.equal(state, 3 * torch.arange(200, device=GPU))
 
 
-def trainers(num: int, monkeypatch: pytest.MonkeyPatch, *, captured: bool) -> list[Trainer]:
-    """Networks for a set of two whole batches and a part of one."""
-    if not captured:
-        monkeypatch.setattr("condenset.train.accelerate", lambda step, *_: step)
-    data = TrainingSet.of(tiny_data([40, 40]), torch.device("cuda"))
-    protocol = Protocol(network="convnet(width=16, depth=2)", epochs=4, batch=32)
-    return [Trainer(protocol.network, data, protocol, Place.best("cuda")) for _ in range(num)]
-
-
-def weights(monkeypatch: pytest.MonkeyPatch, *, captured: bool, beside: bool) -> torch.Tensor:
-    """What three networks learn, each trainer having trained another before."""
-    with monkeypatch.context() as patched:
-        found = trainers(3, patched, captured=captured)
-        for seed in (1, 2):
-            runs = [trainer.training(seed, place) for place, trainer in enumerate(found)]
-            if beside:
-                for _ in side_by_side(runs, torch.device("cuda")):
-                    litter()
-            else:
-                for run in runs:
-                    for _ in run:
-                        litter()
-        return torch.stack([trainer.weights for trainer in found])
+def weights(norm: str, *, beside: bool) -> Tensor:
+    """What three networks learn, each trainer having trained another before, of two whole batches and a part of one."""
+    data = TrainingSet.of(tiny_data([40, 40], size=16), torch.device(GPU))
+    protocol = Protocol(network=f"convnet(width=16, depth=2, norm={norm!r})", epochs=4, batch=32)
+    found = [Trainer(protocol.network, data, protocol, Place.best(GPU)) for _ in range(3)]
+    for seed in (1, 2):
+        runs = [trainer.training(seed, place) for place, trainer in enumerate(found)]
+        for each in [side_by_side(runs, torch.device(GPU))] if beside else runs:
+            for _ in each:
+                litter()
+    return torch.stack([trainer.weights for trainer in found])
 
 
 @pytest.mark.parametrize("beside", [False, True])
-def test_captured_training_is_plain_training(beside: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = weights(monkeypatch, captured=False, beside=False)
+@pytest.mark.parametrize("norm", ["instance", "batch"])
+def test_captured_training_is_plain_training(norm: str, beside: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = weights(norm, beside=beside)
+    uncaptured(monkeypatch)
+    plain = weights(norm, beside=False)
     assert plain.isfinite().all()
-    assert torch.equal(weights(monkeypatch, captured=True, beside=beside), plain)
+    assert torch.equal(found, plain)
+
+
+@pytest.mark.parametrize("counts", [[6, 6, 6], [6, 1, 5]], ids=["equal", "unequal"])
+@pytest.mark.parametrize("method", list(FIELDS))
+def test_a_captured_method_is_the_plain_one(method: str, counts: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    data, recipe = tiny_data(counts, size=16), recipe_of(method)
+
+    def make() -> list[Tensor]:
+        small = METHODS[method](data, recipe, run_on_gpu())
+        return [small.images, small.labels.float()]
+
+    check_same(make, monkeypatch)
+
+
+def test_several_sizes_and_large_soft_sets(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = tiny_data([60, 50], size=16)
+    sizes = [recipe_of("dm", ipc=ipc) for ipc in (1, 3)]
+    check_same(lambda: [each.images for each in dm_sizes(data, sizes, run_on_gpu())], monkeypatch)
+    many = recipe_of("ld", ipc=45)  # from 64 images on libraries solve otherwise
+    check_same(lambda: [METHODS["ld"](data, many, run_on_gpu()).labels], monkeypatch)
+
+
+@pytest.mark.parametrize("method", ["dm", "dsa", "dd"])
+def test_a_resumed_run_is_the_same_to_the_bit(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("condenset.runs.SETTLE_SECONDS", 0.0)
+    data, recipe = tiny_data([6, 4, 6], size=16), recipe_of(method)
+    run = run_on_gpu(folder=tmp_path, job="job")
+    run.stop_requested = True
+    with pytest.raises(Interrupted):
+        METHODS[method](data, recipe, run)
+    resumed = METHODS[method](data, recipe, run_on_gpu(folder=tmp_path, job="job"))
+    assert torch.equal(resumed.images, METHODS[method](data, recipe, run_on_gpu()).images)
+
+
+def test_a_search_side_by_side_is_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    specs = [
+        "convnet(width=32, depth=1)",
+        "convnet(width=256, depth=2, norm='batch')",
+        "convnet(width=32, depth=2, norm='layer', activation='sigmoid', pooling='max')",
+        "convnet(width=32, depth=1, norm='group', activation='leaky_relu', pooling='none')",
+        "convnet(width=32, depth=1, norm='none')",
+    ]
+    train, validation = tiny_data([40, 40], size=16), tiny_data([30, 30], size=16)
+    protocol = Protocol(nets=2, epochs=3, batch=32)
+
+    def search() -> dict[str, float]:
+        rows = ranking.search(specs, train, validation, protocol, run_on_gpu()).rows
+        assert not any(row.reason for row in rows)
+        return {row.name: row.accuracy for row in rows}
+
+    found = search()
+    monkeypatch.setattr(ranking, "_groups", lambda names, *_: iter([[name] for name in names]))
+    assert found == pytest.approx(search(), abs=0.06)  # a few of 60 images may lie on the fence
+
+
+@pytest.mark.parametrize("network", ["alexnet(norm='batch')", "vgg11(norm='batch')", "resnet18(norm='batch')"])
+def test_compiled_networks_keep_apart(network: str) -> None:
+    """Two trainers share a compiled module, and testing comes between."""
+    data = TrainingSet.of(tiny_data([20, 20], size=32), torch.device(GPU))
+    protocol = Protocol(network=network, epochs=2, batch=16)
+
+    def train(testing: bool) -> list[Tensor]:
+        pair = [Trainer(network, data, protocol, Place.best(GPU)) for _ in range(2)]
+        turns = [trainer.training(1, place) for place, trainer in enumerate(pair)]
+        for _ in zip(*turns, strict=True):
+            if testing:
+                pair[0].accuracy(data)
+        return [each for trainer in pair for each in (trainer.weights, *trainer.buffers.values())]
+
+    found, expected = train(True), train(False)
+    assert all(torch.equal(mine, plain) for mine, plain in zip(found, expected, strict=True))
+    assert not torch.equal(found[0], found[len(found) // 2])
+
+
+def test_pools_and_own_steps(tmp_path: Path) -> None:
+    data = tiny_data([20, 20], size=16)
+    train_pool(data, tmp_path / "pool", num=2, network=NETWORK, epochs=2, batch=16, device=GPU)
+    small = METHODS["dm"](data, recipe_of("dm", pool=str(tmp_path / "pool")), run_on_gpu())
+    assert small.images.isfinite().all()
+    steps = METHODS["dd"](data, recipe_of("dd", iterations=30), run_on_gpu())
+    scores = score(steps, data, Protocol(network="lenet", nets=3, own_steps=True), run_on_gpu())
+    assert 0 <= scores.mean <= 1
+
+
+def test_large_draws() -> None:
+    key = draws.make_key(0, device=GPU)
+    order = draws.permutation(key, 1, 50_000)
+    assert torch.equal(order.sort().values, torch.arange(50_000, device=GPU))
+    assert torch.equal(order.cpu(), draws.permutation(key.cpu(), 1, 50_000))
+    assert 0.49 < float(draws.flat_uniform(key, 0, 70_000_000).mean()) < 0.51
+
+
+def test_memory_comes_back_without_the_collector() -> None:
+    data, protocol = tiny_data([40, 40], size=16), Protocol(network=NETWORK, nets=5, epochs=2, batch=32)
+    held = []
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(4):
+            score(data, data, protocol, run_on_gpu())
+            torch.cuda.synchronize()
+            held.append(torch.cuda.memory_allocated())
+    finally:
+        gc.enable()
+    assert held[-1] <= held[0]
+
+
+def test_garbage_is_not_collected_during_a_capture() -> None:
+    place, state = Place.best(GPU), torch.zeros(1, device=GPU)
+    cycle: list[Any] = [accelerate(lambda: state.add_(1) and None, [state], place)]
+    cycle.append(cycle)
+    del cycle
+
+    def step() -> None:
+        state.add_(1)
+        made: list[list[int]] = [[] for _ in range(2000)]  # enough for Python to look for garbage
+        assert made
+
+    replay = accelerate(step, [state], place)
+    replay()
+    assert state.item() == 1

@@ -100,3 +100,18 @@ def test_peak_memory_is_in_bytes_and_can_be_forgotten() -> None:
 def test_a_device_that_is_not_there_is_told_by_its_number() -> None:
     with pytest.raises(cs.UserError, match="device 'cpu:1' is not there: of cpu this machine has 1"):
         Place.best("cpu:1")
+
+
+@pytest.mark.parametrize(("capability", "precision"), [((7, 5), "float32"), ((8, 0), "bfloat16"), ((9, 0), "bfloat16")])
+def test_a_gpu_without_bfloat16_computes_in_float32(
+    capability: tuple[int, int], precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    current: list[object] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    monkeypatch.setattr(torch.cuda, "set_device", current.append)
+    assert Place.best("cuda").precision == precision
+    assert current == []
+    assert Place.best("cuda:1").precision == precision
+    assert current == [torch.device("cuda:1")]  # else kernels would run on the first

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -10,13 +13,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from condenset import augment, draws, kernels
+from condenset.data.store import ClassStore
 from condenset.engine import Place
+from condenset.engine.step import _captured
 from condenset.methods.gradient import GradientMatching
 from condenset.methods.matching import Matching, mean_distance
 from condenset.recipes import MatchingRecipe, Protocol, SiameseRecipe
 from condenset.runs import Run
 from condenset.train import Trainer, TrainingSet
 from plain import tiny_data
+from replayed import capture_on_cpu
 
 pytest.importorskip("triton")
 from condenset.kernels import augment as augment_kernel
@@ -26,6 +32,8 @@ from condenset.kernels.descent import descend
 from condenset.kernels.first_block import first_block, first_block_known
 from condenset.kernels.norm_pool import norm_relu_pool, norm_relu_pool_known
 from condenset.networks.layers import Block
+
+CPU = Place.best("cpu")
 
 KEY = draws.make_key(3, "test")
 
@@ -269,3 +277,57 @@ def test_blocks_can_be_told_to_take_the_plain_path(monkeypatch: pytest.MonkeyPat
     with kernels.plain_blocks(), kernels.plain_blocks():
         assert not kernels.available_for_blocks(maps)
     assert kernels.available_for_blocks(maps)
+
+
+def test_images_whose_channels_lie_last_in_memory_are_taken_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = tiny_data([4, 4])
+    turned = data.images.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
+    places = torch.tensor([[0, 1], [4, 6]])
+    uniform = draws.uniform(draws.make_key(0), 0, torch.arange(2), augment.NUM_UNIFORMS)
+    transform = augment.draw(uniform, ("flip", "crop"), 8)
+    plain = ClassStore(data, CPU.device).take_augmented(places, transform, torch.float32)
+    monkeypatch.setattr(kernels, "available", lambda _: True)
+    store = ClassStore(dataclasses.replace(data, images=turned), CPU.device)
+    torch.testing.assert_close(store.take_augmented(places, transform, torch.float32), plain)
+
+
+@pytest.fixture
+def switches(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A GPU, as far as anybody asks, and kernels that nobody has switched off yet."""
+    monkeypatch.setattr(runtime, "_off", set())
+    monkeypatch.setattr(runtime, "_tried", [])
+    return SimpleNamespace(device=torch.device("cuda"))
+
+
+def test_without_a_compiler_kernels_are_switched_off_before_any_is_needed(
+    switches: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "zeros", lambda *_, **__: None)
+    monkeypatch.setattr(runtime, "_write_one", None)  # as good as a kernel that cannot be built
+    with pytest.warns(UserWarning, match="without hand-written kernels, several times slower"):
+        assert not kernels.available(switches)
+    assert not kernels.available(switches)
+
+
+def test_kernels_are_switched_off_only_where_a_step_works_without_them(
+    switches: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    capture_on_cpu(monkeypatch)
+    runtime._tried.append(True)
+    monkeypatch.setattr(kernels, "available", lambda _: runtime.available(switches))
+    state, wrong = torch.zeros(2), True
+
+    def step() -> None:
+        state.add_(1)
+        if wrong or kernels.available(state):
+            raise RuntimeError("it cannot be")
+
+    with pytest.raises(RuntimeError, match="it cannot be"):
+        _captured(step, [state], CPU.device)
+    assert kernels.available(state)
+    wrong, state[:] = False, 0
+    with pytest.warns(UserWarning, match="without hand-written kernels, several times slower: it cannot be"):
+        replay = _captured(step, [state], CPU.device)
+    assert state.tolist() == [0, 0] and not kernels.available(state)
+    replay()
+    assert state.tolist() == [1, 1]

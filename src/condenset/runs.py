@@ -191,11 +191,14 @@ def iterate(
         raise UserError(f"{run.checkpoint_path} must stand at one of {iterations} iterations, but got {first}")
     step = prepare()
     losses = state["losses"]
-    checked, due = first, time.monotonic() + SETTLE_SECONDS
+    checked, looked, stretch = first, time.monotonic(), 1
 
     def settle(done: int) -> None:
-        nonlocal checked, due, clock
+        nonlocal checked, looked, stretch, clock
         values = losses.index_select(0, torch.arange(checked, done, device=losses.device) % len(losses)).tolist()
+        if values:  # a GPU is given no more at once than it does by the next look, or a stop would wait for all of it
+            each = (time.monotonic() - looked) / len(values)
+            stretch = max(1, min(len(losses), int(SETTLE_SECONDS / max(each, 1e-9))))
         for number, value in enumerate(values, start=checked + 1):
             if not math.isfinite(value):
                 raise UserError(_diverged(run, f"the loss is no longer a number at iteration {number}"))
@@ -211,13 +214,13 @@ def iterate(
         run.checkpoint(done, seconds, state, force=stopping)
         if stopping:
             raise Interrupted
-        due = time.monotonic() + SETTLE_SECONDS
+        looked = time.monotonic()
 
     with _watched(run, text, iterations, first):
         for i in range(first, iterations):
             step(i)
-            full = i + 1 - checked == len(losses)
-            if time.monotonic() >= due or full or run.stop_requested or i + 1 in run.snapshots:
+            late = time.monotonic() - looked >= SETTLE_SECONDS or i + 1 - checked >= stretch
+            if late or run.stop_requested or i + 1 in run.snapshots:
                 settle(i + 1)
         settle(iterations)
         _check_finite(run, state, iterations)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -39,7 +40,9 @@ class TrainingSet:
         images = source.normalised() if isinstance(source, CondensedSet) else source.images
         mean, std = (torch.tensor(values, device=device)[:, None, None] for values in (source.mean, source.std))
         labels = source.labels.to(device)
-        return cls(images.to(device), labels, 1 / (255 * std), -mean / std, source.can_flip, source.num_classes)
+        return cls(
+            images.to(device).contiguous(), labels, 1 / (255 * std), -mean / std, source.can_flip, source.num_classes
+        )
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -271,7 +274,8 @@ class Trainer:
             state = [self.weights, self.velocity, self.clock, self.order, self.position, *self.buffers.values()]
             state += self.forgetting.state if self.forgetting else ()
             ahead = torch.arange(num, device=self.place.device)
-            step = (lambda: self._step(ahead)) if num else self._shuffle
+            me = weakref.proxy(self)  # a step that held its trainer would keep it, and its GPU memory, for long
+            step = (lambda: me._step(ahead)) if num else (lambda: me._shuffle())
             self._steps[num] = accelerate(step, state, self.place) if self.is_ours or num == 0 else step
         return self._steps[num]
 
@@ -320,15 +324,17 @@ def side_by_side(trainings: Sequence[Iterator[int]], device: torch.device) -> It
     for stream in streams:
         stream.wait_stream(torch.cuda.current_stream(device))
     number: int | None = 0
-    while True:
-        for place, passes in enumerate(trainings):
-            with torch.cuda.stream(streams[place]) if streams else contextlib.nullcontext():
-                number = next(passes, None)
-        if number is None:
-            break
-        yield number
-    for stream in streams:
-        torch.cuda.current_stream(device).wait_stream(stream)
+    try:
+        while True:
+            for place, passes in enumerate(trainings):
+                with torch.cuda.stream(streams[place]) if streams else contextlib.nullcontext():
+                    number = next(passes, None)
+            if number is None:
+                break
+            yield number
+    finally:  # also when they are left midway: what they write to is free then
+        for stream in streams:
+            torch.cuda.current_stream(device).wait_stream(stream)
 
 
 def together(spec: str, data: TrainingSet, place: Place) -> int:

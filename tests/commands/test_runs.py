@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import safetensors.torch
@@ -148,6 +149,23 @@ def test_a_lost_number_is_found_however_rarely_the_losses_are_looked_at(monkeypa
 
         with pytest.raises(UserError, match=f"at iteration {bad + 1}: .* there is no checkpoint yet"):
             iterate(new_run(None), state, 11, counting(state, spoil), "")
+
+
+def test_a_device_is_given_no_more_than_it_does_by_the_next_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU takes the steps of minutes in no time, and works on them: a stop would wait for all of them."""
+    now, looks = [0.0], []
+
+    class Slow(Tensor):
+        def index_select(self, dim: int, index: Tensor) -> Tensor:  # type: ignore[override]
+            now[0] += 0.125 * len(index)  # the device catches up
+            looks.append(len(index))
+            return torch.zeros(len(index))
+
+    monkeypatch.setattr(runs, "SETTLE_SECONDS", 0.5)
+    monkeypatch.setattr(runs, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    state = {"losses": torch.zeros(64).as_subclass(Slow)}
+    iterate(new_run(None), state, 43, lambda: lambda i: None, "")
+    assert looks == [1, *[4] * 10, 2]
 
 
 def test_a_checkpoint_never_holds_nan(tmp_path: Path) -> None:

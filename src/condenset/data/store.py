@@ -18,7 +18,7 @@ class ClassStore:
     def __init__(self, data: ImageData, device: torch.device) -> None:
         order = torch.argsort(data.labels, stable=True)
         in_order = bool((order == torch.arange(len(order))).all())  # as imported sets are: no copy of a mapped file
-        self.images_NCHW = (data.images if in_order else data.images[order]).to(device)
+        self.images_NCHW = (data.images if in_order else data.images[order]).to(device).contiguous()
         counts = torch.tensor(data.class_counts)
         self.counts = counts.to(device)
         self.offsets = (torch.cumsum(counts, 0) - counts).to(device)

@@ -25,10 +25,15 @@ class Place:
 
     @classmethod
     def best(cls, device: str | torch.device | None = None, precision: str | None = None) -> Place:
-        """The device and precision named, or the best there is: CUDA in bfloat16, else MPS, else CPU in float32."""
+        """The device and precision named, or the best there is: CUDA, if it can in bfloat16, else MPS, else CPU.
+
+        float32 is torch's: on newer GPUs its convolutions round what they multiply to TF32.
+        """
         chosen = torch.device(_device(None if device is None else str(device)))
+        if chosen.index is not None and chosen.type == "cuda":
+            torch.cuda.set_device(chosen)  # kernels of our own run on the current one
         if precision is None:
-            precision = "bfloat16" if chosen.type == "cuda" else "float32"
+            precision = "bfloat16" if _has_bfloat16(chosen) else "float32"
         check_choice("precision", precision, PRECISIONS)
         return cls(chosen, PRECISIONS[precision])
 
@@ -65,6 +70,11 @@ class Place:
 
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak if sys.platform == "darwin" else peak * 1024
+
+
+def _has_bfloat16(device: torch.device) -> bool:
+    """In hardware: older GPUs only pretend."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def _device(name: str | None) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import gc
 import types
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -149,6 +151,18 @@ def accelerate(step: Callable[[], None], state: Sequence[Tensor], place: Place) 
     return _captured(step, state, place.device)
 
 
+@contextlib.contextmanager
+def _no_collecting() -> Iterator[None]:
+    """Python collects no garbage meanwhile: a graph that dies during the capture of another spoils it."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
 def _captured(step: Callable[[], None], state: Sequence[Tensor], device: torch.device) -> Callable[[], None]:
     kept = [tensor.clone() for tensor in state]
 
@@ -166,16 +180,17 @@ def _captured(step: Callable[[], None], state: Sequence[Tensor], device: torch.d
         except Exception as error:  # a kernel that this machine cannot build: many kinds, and one way out
             if not kernels.available(state[0]):
                 raise
-            kernels.switch_off(str(error))
             restore()
-            step()
+            with kernels.plain():
+                step()
+            kernels.switch_off(str(error))  # they are to blame, since without them it works
         for _ in range(2):  # libraries choose their kernels, allocators settle
             step()
     before = torch.cuda.current_stream(device)
     before.wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     try:
-        with torch.cuda.graph(graph, stream=stream):
+        with _no_collecting(), torch.cuda.graph(graph, stream=stream):
             step()
     except torch.OutOfMemoryError:
         raise
@@ -186,7 +201,7 @@ def _captured(step: Callable[[], None], state: Sequence[Tensor], device: torch.d
         return step
     restore()
 
-    @functools.wraps(step)  # which holds the step: a graph reads its tensors by address and does not keep them alive
+    @functools.wraps(step)  # so it holds the step, whose tensors a graph reads by address and does not keep alive
     def replay() -> None:
         graph.replay()
 

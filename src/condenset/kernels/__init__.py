@@ -8,8 +8,9 @@ from condenset.kernels.runtime import (
     available_for_blocks,
     by_class,
     copies_by_class,
+    plain,
     plain_blocks,
     switch_off,
 )
 
-__all__ = ["available", "available_for_blocks", "by_class", "copies_by_class", "plain_blocks", "switch_off"]
+__all__ = ["available", "available_for_blocks", "by_class", "copies_by_class", "plain", "plain_blocks", "switch_off"]

@@ -11,8 +11,9 @@ BLOCK = 256
 @jit
 def _words(key, step, rows, out, num, UNIFORM: tl.constexpr, BLOCK: tl.constexpr):
     """A row of `num` numbers, BLOCK counters of four words at a time."""
-    row = tl.program_id(0)
-    block = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    parts = tl.cdiv(tl.cdiv(num, 4), BLOCK)
+    row = tl.program_id(0) // parts
+    block = tl.program_id(0) % parts * BLOCK + tl.arange(0, BLOCK)
     now = tl.load(step)
     zero = block * 0
     c0 = (zero + (now & 0xFFFFFFFF)).to(tl.uint32)
@@ -41,6 +42,6 @@ def words(key: Tensor, step: Tensor, rows: Tensor, num: int, *, uniform: bool) -
     out = torch.empty(len(rows), num, dtype=torch.float32 if uniform else torch.int64, device=key.device)
     if num == 0:
         return out
-    grid = (len(rows), triton.cdiv(triton.cdiv(num, 4), BLOCK))
-    _words[grid](key, step, rows.contiguous(), out, num, UNIFORM=uniform, BLOCK=BLOCK)
+    programs = len(rows) * triton.cdiv(triton.cdiv(num, 4), BLOCK)  # on one axis: the others have 65,535 at most
+    _words[(programs,)](key, step, rows.contiguous(), out, num, UNIFORM=uniform, BLOCK=BLOCK)
     return out

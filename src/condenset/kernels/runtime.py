@@ -31,6 +31,7 @@ __all__ = [
     "jit",
     "levels",
     "num_programs",
+    "plain",
     "plain_blocks",
     "switch_off",
     "tl",
@@ -39,13 +40,31 @@ __all__ = [
 
 
 _off: set[str] = set()  # why the kernels were switched off, if they were
-_plain: list[None] = []  # one for every `plain_blocks` that is entered
+_tried: list[bool] = []  # something, once it is known whether one can be built
+_plain: list[bool] = []  # one for every `plain` (all kernels: True) or `plain_blocks` that is entered
 _by_class: list[tuple[int, dict[int, Tensor]]] = []  # classes and copies of every `by_class` that is entered
 
 
 def available(tensor: Tensor) -> bool:
     """Whether the kernels run where this tensor lies."""
-    return tensor.device.type == "cuda" and hasattr(triton, "jit") and not _off
+    there = tensor.device.type == "cuda" and hasattr(triton, "jit")
+    return there and not _off and not any(_plain) and (bool(_tried) or _try(tensor.device))
+
+
+def _try(device: torch.device) -> bool:
+    """Whether a kernel can be built at all: it takes a compiler that not every machine has."""
+    one = torch.zeros(1, device=device)
+    try:
+        _write_one[(1,)](one)
+    except Exception as error:  # many kinds, and one way out
+        switch_off(str(error))
+    _tried.append(True)
+    return not _off
+
+
+@jit
+def _write_one(out):
+    tl.store(out, 1.0)
 
 
 def available_for_blocks(maps: Tensor) -> bool:
@@ -54,9 +73,22 @@ def available_for_blocks(maps: Tensor) -> bool:
 
 
 @contextlib.contextmanager
+def plain() -> Iterator[None]:
+    """Everything takes the plain path meanwhile."""
+    with _entered(True):
+        yield
+
+
+@contextlib.contextmanager
 def plain_blocks() -> Iterator[None]:
     """Network blocks take the plain path meanwhile: their kernels know no second derivative."""
-    _plain.append(None)
+    with _entered(False):
+        yield
+
+
+@contextlib.contextmanager
+def _entered(everything: bool) -> Iterator[None]:
+    _plain.append(everything)
     try:
         yield
     finally:

@@ -5,6 +5,7 @@ Shapes: K classes, B real and I synthetic images a class, N synthetic images in 
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -114,9 +115,11 @@ class GradientMatching:
         self.norm_index = weights_of([min(kept, count) for count in data.class_counts], kept).to(device).nonzero()
         self.chunks = self._split(data, counts)
 
-        fast = by_hand(self.network, run.place)
-        self.real = self.real_gradients if fast else traced(self.real_gradients, run.place)
-        self.synthetic = traced(self.loss_and_slope, run.place)
+        me = weakref.proxy(self)  # functions that held this object would keep it, and its GPU memory, for long
+        self.real: Callable[..., dict[str, Tensor]] = lambda *args: me.real_gradients(*args)
+        self.synthetic = traced(lambda *args: me.loss_and_slope(*args), run.place)
+        if not by_hand(self.network, run.place):
+            self.real = traced(self.real, run.place)
 
     @property
     def state(self) -> dict[str, Tensor]:
