@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,8 +16,9 @@ from torch import Tensor
 import condenset as cs
 from condenset import draws
 from condenset.engine import Place
+from condenset.methods import unrolled
 from condenset.methods.common import labels_of
-from condenset.methods.unrolled import Unrolled, dd, through_training
+from condenset.methods.unrolled import Gradients, Unrolled, dd, shortened, through_training
 from condenset.recipes import Protocol, UnrolledRecipe, make_recipe
 from condenset.runs import Run
 from condenset.train import Trainer, TrainingSet, dealt
@@ -114,7 +116,7 @@ def test_a_run_is_adam_on_images_and_steps_with_a_falling_rate() -> None:
     recipe = UnrolledRecipe(ipc=1, network="mlp(width=8)", steps=2, epochs=1, batch=6, iterations=10, lr=0.05)
     problem = Unrolled(tiny_data([4, 4]), recipe, Run(place=CPU), [1, 1])
     images, raw = (each.clone().requires_grad_() for each in (problem.images_NCHW, problem.raw_sizes_T))
-    adam = torch.optim.Adam([images, raw])
+    adam, num_cut = torch.optim.Adam([images, raw]), 0
     for step in range(recipe.iterations):
         places = problem.store.choose_any(problem.keys["real"], step, recipe.batch)
         uniform = draws.flat_uniform(problem.keys["network"], step, problem.parameters.num)
@@ -124,11 +126,47 @@ def test_a_run_is_adam_on_images_and_steps_with_a_falling_rate() -> None:
             weights = weights - size * torch.autograd.grad(loss, weights, create_graph=True)[0]
         adam.zero_grad()
         problem.loss(weights, problem.store.take(places), problem.store.labels_N[places]).backward()
+        for values in (images, raw) if step else ():  # none is longer than twice what the second moment expects
+            expected = (adam.state[values]["exp_avg_sq"].sum() / (1 - 0.999**step)).sqrt()
+            num_cut += bool(torch.nn.utils.clip_grad_norm_(values, 2 * float(expected)) > 2 * expected)
         adam.param_groups[0]["lr"] = recipe.lr * 0.5 ** (step // 2)  # halved after every fifth
         adam.step()
         problem.step()
     torch.testing.assert_close(problem.images_NCHW, images.detach(), rtol=1e-3, atol=1e-4)
     torch.testing.assert_close(problem.raw_sizes_T, raw.detach(), rtol=1e-4, atol=1e-5)
+    assert num_cut > 0
+
+
+@pytest.mark.parametrize("factor", [1e4, float("inf"), float("nan")])
+def test_one_wild_gradient_does_not_stop_the_learning(monkeypatch: pytest.MonkeyPatch, factor: float) -> None:
+    """Weights from which training runs away are drawn now and then; Adam alone would hardly move after them."""
+
+    def later_moves(wild_at: int | None) -> tuple[float, float]:
+        problem = Unrolled(tiny_data([20, 20]), recipe(init="real"), Run(place=CPU), [2, 2])
+
+        def through(*args: Any) -> Gradients:
+            found, wild = through_training(*args), factor if problem.clock == wild_at else 1.0
+            return Gradients(found.loss, wild * found.images, wild * found.step_sizes_T)
+
+        monkeypatch.setattr(unrolled, "through_training", through)
+        trail = []
+        for _ in range(40):
+            problem.step()
+            trail.append((problem.images_NCHW.clone(), problem.raw_sizes_T.clone()))
+        images, sizes = (float((late - early).norm()) for early, late in zip(trail[20], trail[-1], strict=True))
+        return images, sizes
+
+    for wild, calm in zip(later_moves(wild_at=10), later_moves(wild_at=None), strict=True):
+        assert wild > 0.5 * calm
+
+
+def test_gradients_from_nothing_are_not_cut() -> None:
+    """Before the first step, and after gradients of 0, no length is expected."""
+    gradient = torch.tensor([3.0, 4.0])
+    for clock in (0, 5):
+        found = shortened(gradient, torch.zeros(2, 2), torch.tensor(clock))
+        torch.testing.assert_close(found, gradient)
+    assert torch.equal(shortened(torch.zeros(2), torch.zeros(2, 2), torch.tensor(5)), torch.zeros(2))
 
 
 class Kept:

@@ -18,6 +18,7 @@ from condenset import draws, networks
 from condenset.data.store import ClassStore
 from condenset.engine.step import accelerate
 from condenset.methods.common import (
+    ADAM,
     NUM_LOSSES,
     adam,
     finished,
@@ -33,6 +34,7 @@ from condenset.train import dealt
 from condenset.types import CondensedSet, ImageData
 
 NUM_HALVINGS = 4  # of the learning rate in a run, each after a fifth of it: the last iterate is the result
+LONGEST = 2.0  # gradient, in lengths that Adam's second moment leads to expect
 
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]  # of weights (P,), images and labels
 
@@ -89,6 +91,19 @@ def through_training(
         by_images.index_add_(0, places, -size * by_group)
         adjoint = adjoint - size * by_weights
     return Gradients(real_loss.detach(), by_images, torch.stack(by_sizes[::-1]))
+
+
+def shortened(gradient: Tensor, moments: Tensor, clock: Tensor) -> Tensor:
+    """The gradient at no more than LONGEST times the expected length; one that is not finite counts for nothing.
+
+    Training runs away from a few draws of weights, and the gradient through it is then 30 times the median or more.
+    Adam would step along such a one alone, and its second moment, which remembers a thousand iterations, would keep all
+    later steps small. Cut before they enter that moment, at most 1/LONGEST² of all are at the limit in the long run.
+    """
+    length = torch.linalg.vector_norm(gradient)
+    limit = LONGEST * (moments[1].sum() / (1 - ADAM[1] ** clock)).sqrt()  # no number before the first step
+    scale = torch.where((length > limit) & (limit > 0), limit / length, 1.0)
+    return torch.where(length.isfinite(), scale * gradient, 0.0)
 
 
 class Unrolled:
@@ -149,8 +164,11 @@ class Unrolled:
         )
         lr = self.recipe.lr * 0.5 ** (self.clock * (NUM_HALVINGS + 1) // max(self.recipe.iterations, 1))
         by_raw_T = found.step_sizes_T * torch.sigmoid(self.raw_sizes_T)
-        adam(self.images_NCHW, found.images, self.image_moments, self.clock, lr)
-        adam(self.raw_sizes_T, by_raw_T, self.size_moments, self.clock, lr)
+        for values, gradient, moments in (
+            (self.images_NCHW, found.images, self.image_moments),
+            (self.raw_sizes_T, by_raw_T, self.size_moments),
+        ):
+            adam(values, shortened(gradient, moments, self.clock), moments, self.clock, lr)
         tick(self.clock, self.losses, found.loss)
 
     def loss(self, weights_P: Tensor, images_NCHW: Tensor, labels_N: Tensor) -> Tensor:
