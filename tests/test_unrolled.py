@@ -228,7 +228,7 @@ def test_a_set_can_be_scored_by_its_own_steps() -> None:
     assert list(trainer.descending(0, "evaluate", 1, schedule=schedule, step_sizes=sizes.tolist())) == [*range(1, 7)]
 
     plain = Trainer(made.network, train_set, made, CPU)
-    plain._draw(0, "evaluate", 1)
+    plain._draw(0, "evaluate", 1, xavier=True)
     weights = plain.weights.clone()
     for places, size in zip(schedule, sizes, strict=True):
         leaf = weights.clone().requires_grad_()
@@ -299,6 +299,25 @@ def test_one_fixed_network_is_the_same_in_every_iteration() -> None:
             problem.step()
         losses[fixed] = problem.losses[:3]
     assert float(losses[True].std()) < 1e-6 < float(losses[False].std())
+
+
+def test_networks_start_by_xaviers_rule_in_learning_and_in_own_steps() -> None:
+    """PyTorch's default has a third of the variance: through layers without a norm hardly a signal comes."""
+    small = dd(tiny_data([6, 6]), recipe(iterations=1), Run(place=CPU))
+    train_set, spec = TrainingSet.of(small, CPU.device), "mlp(width=16)"
+    problem = Unrolled(tiny_data([6, 6]), recipe(), Run(place=CPU), [2, 2])
+    trainer = Trainer(spec, train_set, Protocol(network=spec, augment="none"), CPU)
+    assert list(trainer.descending(0, "evaluate", 0, schedule=[], step_sizes=[])) == []
+    drawn = problem.parameters.initial(torch.rand(problem.parameters.num, generator=torch.Generator().manual_seed(0)))
+    for weights in (drawn, trainer.weights):
+        views = problem.parameters.views(weights, torch.float32)
+        bound = (6 / (16 + 16)) ** 0.5
+        assert 0.9 * bound < float(views["features.3.weight"].abs().max()) <= bound
+        assert not views["features.3.bias"].any()
+    trainer._draw(0, "evaluate", 0)  # for any other training
+    views = problem.parameters.views(trainer.weights, torch.float32)
+    assert 0.9 * 16**-0.5 < float(views["features.3.weight"].abs().max()) <= 16**-0.5
+    assert views["features.3.bias"].all()
 
 
 def test_networks_are_those_of_the_paper() -> None:

@@ -194,8 +194,11 @@ class Trainer:
     def descending(
         self, seed: int, *tags: str | int, schedule: Sequence[Tensor], step_sizes: Sequence[float]
     ) -> Iterator[int]:
-        """Instead of passes a step of each size, on the images at each of the schedule's places: how many are done."""
-        self._draw(seed, *tags)
+        """Instead of passes a step of each size, on the images at each of the schedule's places: how many are done.
+
+        The network starts as in `dd`, by Xavier's rule: the steps were learned for that.
+        """
+        self._draw(seed, *tags, xavier=True)
         for done, (places, size) in enumerate(zip(schedule, step_sizes, strict=True), start=1):
             self.order[: len(places)].copy_(places)
             self.position.zero_()
@@ -203,10 +206,11 @@ class Trainer:
             self._step_of(len(places))()
             yield done
 
-    def _draw(self, seed: int, *tags: str | int) -> None:
+    def _draw(self, seed: int, *tags: str | int, xavier: bool = False) -> None:
         device = self.place.device
         key, augment_key = (draws.make_key(seed, *tags, use, device=device) for use in ("network", "augment"))
-        self.start(self.parameters.initial(draws.flat_uniform(key, 0, self.parameters.num)), augment_key)
+        parameters = networks.Parameters(self.network, device, xavier=True) if xavier else self.parameters
+        self.start(parameters.initial(draws.flat_uniform(key, 0, parameters.num)), augment_key)
 
     def start(self, weights_P: Tensor, augment_key: Tensor) -> None:
         """Begin anew with these weights: nothing of the network before is remembered."""

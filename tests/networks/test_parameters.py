@@ -65,6 +65,18 @@ def test_bounds_are_one_over_the_root_of_the_fan_in() -> None:
     assert (rows["blocks.0.norm.bias"].bound, rows["blocks.0.norm.bias"].fill) == (0, 0)
 
 
+def test_xavier_bounds_are_those_of_pytorch() -> None:
+    network = small_convnet()
+    rows = {row.name: row for row in parameter_starts(network, xavier=True)}
+    for name, module in network.named_modules():
+        if isinstance(module, nn.Conv2d | nn.Linear):
+            with torch.no_grad():
+                largest = float(nn.init.xavier_uniform_(module.weight).abs().max())
+            assert 0.9 < largest / rows[f"{name}.weight"].bound <= 1
+            assert (rows[f"{name}.bias"].bound, rows[f"{name}.bias"].fill) == (0, 0)
+    assert (rows["blocks.0.norm.weight"].bound, rows["blocks.0.norm.weight"].fill) == (0, 1)
+
+
 def test_unknown_parameters_are_an_error() -> None:
     with pytest.raises(TypeError, match="PReLU"):
         parameter_starts(nn.Sequential(nn.Linear(2, 2), nn.PReLU()))

@@ -117,7 +117,7 @@ class Unrolled:
                 recipe.network, channels=data.channels, size=data.size, num_classes=data.num_classes
             )
         self.network = networks.batch_statistics(network)
-        self.parameters = networks.Parameters(self.network, device)
+        self.parameters = networks.Parameters(self.network, device, xavier=True)  # as the method's authors draw
         self.keys = {use: draws.make_key(run.seed, use, device=device) for use in ("network", "real")}
 
         starts_KICHW = initial_images(self.store, recipe.init, run.seed, max(counts))

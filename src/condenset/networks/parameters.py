@@ -20,14 +20,17 @@ class ParameterStart(NamedTuple):
     fill: float
 
 
-def parameter_starts(network: nn.Module) -> list[ParameterStart]:
-    """PyTorch's default initialisation of every parameter, in the order of `named_parameters`."""
+def parameter_starts(network: nn.Module, *, xavier: bool = False) -> list[ParameterStart]:
+    """PyTorch's default initialisation of every parameter, or Xavier's, in the order of `named_parameters`."""
     rows: list[ParameterStart] = []
     for prefix, module in network.named_modules():
         for name, parameter in module.named_parameters(recurse=False):
             bound = fill = 0.0
             if isinstance(module, nn.Conv2d | nn.Linear):
-                bound = 1 / math.sqrt(module.weight[0].numel())
+                fan_in, fan_out = module.weight[0].numel(), module.weight[:, 0].numel()
+                bound = 1 / math.sqrt(fan_in)
+                if xavier:
+                    bound = math.sqrt(6 / (fan_in + fan_out)) if name == "weight" else 0.0
             elif isinstance(module, nn.BatchNorm2d | nn.LayerNorm | nn.GroupNorm):
                 fill = 1.0 if name == "weight" else 0.0
             else:
@@ -39,13 +42,16 @@ def parameter_starts(network: nn.Module) -> list[ParameterStart]:
 class Parameters:
     """The layout of a network's parameters in a vector of `num` numbers, and how PyTorch's default starts them.
 
+    xavier: by Xavier's rule instead, with biases of 0: where there are no norms, far more of an image comes through.
     as_built: of somebody else's network, whose layers may be any: it starts as it stands, and keeps what is frozen.
     """
 
-    def __init__(self, network: nn.Module, device: torch.device, *, as_built: bool = False) -> None:
+    def __init__(
+        self, network: nn.Module, device: torch.device, *, xavier: bool = False, as_built: bool = False
+    ) -> None:
         learned = [(name, each.detach()) for name, each in network.named_parameters() if each.requires_grad]
         built = [ParameterStart(name, each.shape, 0.0, 0.0) for name, each in learned]
-        self.rows = built if as_built else parameter_starts(network)
+        self.rows = built if as_built else parameter_starts(network, xavier=xavier)
         self.sizes = [row.shape.numel() for row in self.rows]
         self.num = sum(self.sizes)
         repeats = torch.tensor(self.sizes, dtype=torch.int64, device="cpu")
@@ -59,7 +65,7 @@ class Parameters:
         self._kept = {row.name for row in self.rows if row.name.rpartition(".")[0] in norms}
 
     def initial(self, uniform_P: Tensor) -> Tensor:
-        """(num,) a fresh network from uniforms in [0, 1): weights and biases in ±1/sqrt(fan_in), norms at 1 and 0."""
+        """(num,) a fresh network from uniforms in [0, 1): weights and biases in ± their bounds, norms at 1 and 0."""
         return torch.addcmul(self._lows, uniform_P, self._spans)
 
     def views(self, flat_P: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:
