@@ -209,7 +209,8 @@ class Trainer:
     def _draw(self, seed: int, *tags: str | int, xavier: bool = False) -> None:
         device = self.place.device
         key, augment_key = (draws.make_key(seed, *tags, use, device=device) for use in ("network", "augment"))
-        parameters = networks.Parameters(self.network, device, xavier=True) if xavier else self.parameters
+        ours = xavier and self.is_ours
+        parameters = networks.Parameters(self.network, device, xavier=True) if ours else self.parameters
         self.start(parameters.initial(draws.flat_uniform(key, 0, parameters.num)), augment_key)
 
     def start(self, weights_P: Tensor, augment_key: Tensor) -> None:
