@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import os
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,6 +26,8 @@ from plain import tiny_data
 from replayed import capture_on_cpu
 
 pytest.importorskip("triton")
+if os.environ["TRITON_INTERPRET"] != "1":
+    pytest.skip("on tensors of the CPU kernels need the interpreter", allow_module_level=True)
 from condenset.kernels import augment as augment_kernel
 from condenset.kernels import philox as philox_kernel
 from condenset.kernels import runtime

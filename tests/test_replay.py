@@ -14,6 +14,7 @@ from torch import Tensor
 
 from condenset import ranking
 from condenset.engine import Place
+from condenset.engine.step import _captured
 from condenset.evaluation import score
 from condenset.methods import METHODS
 from condenset.methods.gradient import GradientMatching
@@ -176,6 +177,20 @@ def test_a_resumed_run(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
         return tensors_of(METHODS[method](data, recipe, Run(place=CPU, folder=tmp_path, job="job")))
 
     check_replayed(make, monkeypatch)
+
+
+def test_no_garbage_is_collected_during_a_capture(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph that died then would spoil it."""
+    capture_on_cpu(monkeypatch)
+    state, collects = torch.zeros(1), []
+
+    def step() -> None:
+        state.add_(1)
+        collects.append(gc.isenabled())
+
+    _captured(step, [state], CPU.device)
+    assert collects == [True, True, True, False]
+    assert gc.isenabled()
 
 
 def test_what_is_done_with_is_freed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -262,3 +264,16 @@ def test_a_training_of_so_many_steps_stops_there_and_drops_the_rate_halfway() ->
         trainer.train(0)
         weights.append(trainer.weights)
     assert torch.equal(*weights)
+
+
+def test_streams_are_waited_for_also_when_trainings_are_left_midway(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[object] = []
+    streams = iter(("first", "second"))
+    monkeypatch.setattr(torch.cuda, "Stream", lambda _: SimpleNamespace(name=next(streams), wait_stream=lambda _: None))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: SimpleNamespace(wait_stream=waited.append))
+    monkeypatch.setattr(torch.cuda, "stream", lambda _: contextlib.nullcontext())
+    running = side_by_side([iter([1, 2]), iter([1, 2])], torch.device("cuda"))
+    assert next(running) == 1
+    assert waited == []
+    running.close()  # type: ignore[attr-defined]
+    assert [each.name for each in waited] == ["first", "second"]  # type: ignore[attr-defined]

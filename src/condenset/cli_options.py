@@ -44,7 +44,9 @@ ScoreSeed = Annotated[
 ]
 PoolSeed = Annotated[int | None, typer.Option(help="The same seed gives the same networks (default 0).")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda or mps (default: the best there is).")]
-Precision = Annotated[str | None, typer.Option(help="float32 or bfloat16 (default: bfloat16 on cuda, else float32).")]
+Precision = Annotated[
+    str | None, typer.Option(help="float32 or bfloat16 (default: bfloat16 on GPUs of NVIDIA that have it).")
+]
 Memory = Annotated[
     str | None,
     typer.Option(

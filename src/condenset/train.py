@@ -40,9 +40,7 @@ class TrainingSet:
         images = source.normalised() if isinstance(source, CondensedSet) else source.images
         mean, std = (torch.tensor(values, device=device)[:, None, None] for values in (source.mean, source.std))
         labels = source.labels.to(device)
-        return cls(
-            images.to(device).contiguous(), labels, 1 / (255 * std), -mean / std, source.can_flip, source.num_classes
-        )
+        return cls(images.to(device), labels, 1 / (255 * std), -mean / std, source.can_flip, source.num_classes)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -196,7 +194,7 @@ class Trainer:
     ) -> Iterator[int]:
         """Instead of passes a step of each size, on the images at each of the schedule's places: how many are done.
 
-        The network starts as in `dd`, by Xavier's rule: the steps were learned for that.
+        The network starts as in `dd`, whose steps they are.
         """
         self._draw(seed, *tags, xavier=True)
         for done, (places, size) in enumerate(zip(schedule, step_sizes, strict=True), start=1):
@@ -209,8 +207,7 @@ class Trainer:
     def _draw(self, seed: int, *tags: str | int, xavier: bool = False) -> None:
         device = self.place.device
         key, augment_key = (draws.make_key(seed, *tags, use, device=device) for use in ("network", "augment"))
-        ours = xavier and self.is_ours
-        parameters = networks.Parameters(self.network, device, xavier=True) if ours else self.parameters
+        parameters = networks.Parameters(self.network, device, xavier=True) if xavier else self.parameters
         self.start(parameters.initial(draws.flat_uniform(key, 0, parameters.num)), augment_key)
 
     def start(self, weights_P: Tensor, augment_key: Tensor) -> None:

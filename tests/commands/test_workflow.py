@@ -3,12 +3,15 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from shell import FIELDS, names, tree
 
+import condenset as cs
 from condenset import CondensedSet, Splits, UserError, runs, split_off, workflow
+from condenset.augment import STRATEGY
 from condenset.engine import Place
 from condenset.methods import METHODS, matching
 from condenset.plans import Plan, Wishes, make_plan
@@ -254,3 +257,18 @@ def test_sets_without_provenance_are_told_of_too(tmp_path: Path) -> None:
     record = workflow.evaluate_file(tmp_path / "bare.safetensors", run, lambda **_: SPLITS, fields, {"dataset": "tiny"})
     assert list(record) == FIELDS
     assert record["method"] is record["ipc"] is record["condense_seconds"] is None
+
+
+def test_a_record_says_how_images_were_changed_in_training(tmp_path: Path) -> None:
+    fields: dict[str, Any] = {"iterations": 1, "steps": 1, "epochs": 1, "network": NETWORK}
+    cs.condense(SPLITS.train, "dd", ipc=1, device="cpu", **fields).save(tmp_path / "a.safetensors")
+
+    def augment(**asked: Any) -> str:
+        asked |= {"nets": 1, "network": NETWORK}
+        file, run = tmp_path / "a.safetensors", Run(place=Place.best("cpu"))
+        record = workflow.evaluate_file(file, run, lambda **_: SPLITS, asked, {"dataset": "tiny"})
+        return str(record["augment"])
+
+    assert augment(epochs=1) == STRATEGY
+    assert augment(epochs=1, augment="crop") == "crop"
+    assert augment(own_steps=True) == "none"

@@ -31,7 +31,7 @@ class Place:
         """
         chosen = torch.device(_device(None if device is None else str(device)))
         if chosen.index is not None and chosen.type == "cuda":
-            torch.cuda.set_device(chosen)  # kernels of our own run on the current one
+            torch.cuda.set_device(chosen)  # kernels of our own run on the current one: one GPU a process
         if precision is None:
             precision = "bfloat16" if _has_bfloat16(chosen) else "float32"
         check_choice("precision", precision, PRECISIONS)

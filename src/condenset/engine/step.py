@@ -195,9 +195,9 @@ def _captured(step: Callable[[], None], state: Sequence[Tensor], device: torch.d
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:  # a library that asks something of the host, on this machine or in this version
-        warnings.warn(f"running without a captured graph, several times slower: {error}", stacklevel=2)
         torch.cuda.set_stream(before)  # a capture that failed leaves its own behind
         restore()
+        warnings.warn(f"running without a captured graph, several times slower: {error}", stacklevel=2)
         return step
     restore()
 

@@ -11,6 +11,9 @@ from torch import Tensor, nn
 Module = TypeVar("Module", bound=nn.Module)
 
 
+NORMS = nn.BatchNorm2d | nn.LayerNorm | nn.GroupNorm
+
+
 class ParameterStart(NamedTuple):
     """How a parameter starts: uniform in ±bound, or all `fill` where bound is 0."""
 
@@ -21,7 +24,11 @@ class ParameterStart(NamedTuple):
 
 
 def parameter_starts(network: nn.Module, *, xavier: bool = False) -> list[ParameterStart]:
-    """PyTorch's default initialisation of every parameter, or Xavier's, in the order of `named_parameters`."""
+    """How every parameter starts, in the order of `named_parameters`: as PyTorch has it, or by Xavier's rule.
+
+    The latter only where there are no norms: these take care of what comes through the layers.
+    """
+    xavier = xavier and not any(isinstance(module, NORMS) for module in network.modules())
     rows: list[ParameterStart] = []
     for prefix, module in network.named_modules():
         for name, parameter in module.named_parameters(recurse=False):
@@ -31,7 +38,7 @@ def parameter_starts(network: nn.Module, *, xavier: bool = False) -> list[Parame
                 bound = 1 / math.sqrt(fan_in)
                 if xavier:
                     bound = math.sqrt(6 / (fan_in + fan_out)) if name == "weight" else 0.0
-            elif isinstance(module, nn.BatchNorm2d | nn.LayerNorm | nn.GroupNorm):
+            elif isinstance(module, NORMS):
                 fill = 1.0 if name == "weight" else 0.0
             else:
                 raise TypeError(f"no default initialisation is known for the parameters of {type(module).__name__}")
@@ -42,7 +49,7 @@ def parameter_starts(network: nn.Module, *, xavier: bool = False) -> list[Parame
 class Parameters:
     """The layout of a network's parameters in a vector of `num` numbers, and how PyTorch's default starts them.
 
-    xavier: by Xavier's rule instead, with biases of 0: where there are no norms, far more of an image comes through.
+    xavier: a network without norms by Xavier's rule instead, with biases of 0: far more of an image comes through.
     as_built: of somebody else's network, whose layers may be any: it starts as it stands, and keeps what is frozen.
     """
 
