@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import weakref
 from pathlib import Path
-from unittest.mock import MagicMock
 
 import pytest
 import torch
+from torch import Tensor
 
 import condenset as cs
 from condenset.continual import Memory
 from condenset.engine import Place
-from condenset.engine.step import accelerate
+from condenset.engine.step import _captured
 from condenset.files import read_tensors, write_tensors
 from condenset.methods import METHODS
 from condenset.methods.pools import Pool, train_pool
 from plain import tiny_data
+from replayed import capture_on_cpu
 
 CPU = Place.best("cpu")
 
@@ -54,34 +54,33 @@ def test_a_pool_with_nan_is_refused_and_other_networks_are_another_pool(tmp_path
     assert Pool.load(tmp_path / "pool").fingerprint != pool.fingerprint
 
 
-@pytest.fixture
-def captures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stand-ins for the parts of CUDA that a capture asks for; test_cuda.py has the real ones."""
-    for name in ("Stream", "current_stream", "CUDAGraph"):
-        monkeypatch.setattr(torch.cuda, name, lambda *_: MagicMock())
-    monkeypatch.setattr(torch.cuda, "stream", lambda _: contextlib.nullcontext())
-    monkeypatch.setattr(torch.cuda, "graph", lambda *_, **__: contextlib.nullcontext())
-
-
-@pytest.mark.usefixtures("captures")
-def test_trying_a_step_out_leaves_no_trace() -> None:
+def test_trying_a_step_out_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    capture_on_cpu(monkeypatch)
     state = torch.zeros(2)
 
     def add() -> None:
         state.add_(1)
 
-    accelerate(add, [state], Place(torch.device("cuda"), torch.float32))
+    step = _captured(add, [state], CPU.device)
     assert state.tolist() == [0, 0]
+    step()
+    assert state.tolist() == [1, 1]
 
 
-@pytest.mark.usefixtures("captures")
-def test_a_captured_step_keeps_what_it_reads() -> None:
+def test_a_captured_step_keeps_what_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     """A graph has only the address of what it reads: memory that nobody owned would be somebody else's by then."""
+    capture_on_cpu(monkeypatch)
     state, amount = torch.zeros(2), torch.ones(2)
     reads = weakref.ref(amount)
-    step = accelerate(lambda amount=amount: state.add_(amount), [state], Place(torch.device("cuda"), torch.float32))
-    del amount
+
+    def add(amount: Tensor = amount) -> None:
+        state.add_(amount)
+
+    step = _captured(add, [state], CPU.device)
+    del amount, add
     assert reads() is not None
+    step()
+    assert state.tolist() == [1, 1]
     del step
     assert reads() is None
 
