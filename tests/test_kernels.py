@@ -277,7 +277,7 @@ def test_blocks_can_be_told_to_take_the_plain_path(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(runtime, "available", lambda tensor: True)
     maps = torch.zeros(1, dtype=torch.bfloat16)
     assert kernels.available_for_blocks(maps)
-    with kernels.plain_blocks(), kernels.plain_blocks():
+    with kernels.plain(blocks_only=True), kernels.plain(blocks_only=True):
         assert not kernels.available_for_blocks(maps)
     assert kernels.available_for_blocks(maps)
 

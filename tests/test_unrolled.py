@@ -222,14 +222,14 @@ def test_a_set_can_be_scored_by_its_own_steps() -> None:
     assert small.step_sizes is not None
     sizes = torch.linspace(0.01, 0.3, len(small.step_sizes))
     small = dataclasses.replace(small, step_sizes=sizes)
-    made = Protocol(network="mlp(width=16)", momentum=0, weight_decay=0, augment="none")
+    made = Protocol(network="mlp(width=16)", momentum=0, weight_decay=0, augment="none", own_steps=True)
     train_set = TrainingSet.of(small, CPU.device)
     trainer = Trainer(made.network, train_set, made, CPU)
     schedule = dealt(small.labels, 3, 2)
     assert list(trainer.descending(0, "evaluate", 1, schedule=schedule, step_sizes=sizes.tolist())) == [*range(1, 7)]
 
     plain = Trainer(made.network, train_set, made, CPU)
-    plain._draw(0, "evaluate", 1, xavier=True)
+    plain._draw(0, "evaluate", 1)
     weights = plain.weights.clone()
     for places, size in zip(schedule, sizes, strict=True):
         leaf = weights.clone().requires_grad_()
@@ -307,7 +307,7 @@ def test_networks_start_by_xaviers_rule_in_learning_and_in_own_steps() -> None:
     small = dd(tiny_data([6, 6]), recipe(iterations=1), Run(place=CPU))
     train_set, spec = TrainingSet.of(small, CPU.device), "mlp(width=16)"
     problem = Unrolled(tiny_data([6, 6]), recipe(), Run(place=CPU), [2, 2])
-    trainer = Trainer(spec, train_set, Protocol(network=spec, augment="none"), CPU)
+    trainer = Trainer(spec, train_set, Protocol(network=spec, augment="none", own_steps=True), CPU)
     assert list(trainer.descending(0, "evaluate", 0, schedule=[], step_sizes=[])) == []
     drawn = problem.parameters.initial(torch.rand(problem.parameters.num, generator=torch.Generator().manual_seed(0)))
     for weights in (drawn, trainer.weights):
@@ -315,7 +315,8 @@ def test_networks_start_by_xaviers_rule_in_learning_and_in_own_steps() -> None:
         bound = (6 / (16 + 16)) ** 0.5
         assert 0.9 * bound < float(views["features.3.weight"].abs().max()) <= bound
         assert not views["features.3.bias"].any()
-    trainer._draw(0, "evaluate", 0)  # for any other training
+    trainer = Trainer(spec, train_set, Protocol(network=spec, augment="none"), CPU)  # for any other training
+    trainer._draw(0, "evaluate", 0)
     views = problem.parameters.views(trainer.weights, torch.float32)
     assert 0.9 * 16**-0.5 < float(views["features.3.weight"].abs().max()) <= 16**-0.5
     assert views["features.3.bias"].all()

@@ -88,7 +88,7 @@ def score(small: CondensedSet | ImageData, test: ImageData, protocol: Protocol, 
     return Scores(
         accuracies=tuple(accuracies),
         network=networks.title(protocol.network),
-        protocol=dataclasses.asdict(protocol) | {"seed": run.seed, "precision": run.place.precision},
+        protocol=dataclasses.asdict(made) | {"seed": run.seed, "precision": run.place.precision},
         seconds=spent + time.monotonic() - start,
     )
 

@@ -116,7 +116,8 @@ class Trainer:
         self.network.train()  # but while it is tested
         self._fresh = {name: buffer.clone() for name, buffer in self.network.named_buffers()}
         self._own_buffers = {name: buffer.clone() for name, buffer in self._fresh.items()} if self.is_ours else {}
-        self.parameters = networks.Parameters(self.network, device, as_built=not self.is_ours)
+        xavier = protocol.own_steps  # which were learned for networks that start so
+        self.parameters = networks.Parameters(self.network, device, xavier=xavier, as_built=not self.is_ours)
         self.operations = augment.parse(protocol.augment, can_flip=data.can_flip)
         self.weights = torch.zeros(self.parameters.num, device=device)
         self.velocity = torch.zeros_like(self.weights)
@@ -192,11 +193,8 @@ class Trainer:
     def descending(
         self, seed: int, *tags: str | int, schedule: Sequence[Tensor], step_sizes: Sequence[float]
     ) -> Iterator[int]:
-        """Instead of passes a step of each size, on the images at each of the schedule's places: how many are done.
-
-        The network starts as in `dd`, whose steps they are.
-        """
-        self._draw(seed, *tags, xavier=True)
+        """Instead of passes a step of each size, on the images at each of the schedule's places: how many are done."""
+        self._draw(seed, *tags)
         for done, (places, size) in enumerate(zip(schedule, step_sizes, strict=True), start=1):
             self.order[: len(places)].copy_(places)
             self.position.zero_()
@@ -204,11 +202,10 @@ class Trainer:
             self._step_of(len(places))()
             yield done
 
-    def _draw(self, seed: int, *tags: str | int, xavier: bool = False) -> None:
+    def _draw(self, seed: int, *tags: str | int) -> None:
         device = self.place.device
         key, augment_key = (draws.make_key(seed, *tags, use, device=device) for use in ("network", "augment"))
-        parameters = networks.Parameters(self.network, device, xavier=True) if xavier else self.parameters
-        self.start(parameters.initial(draws.flat_uniform(key, 0, parameters.num)), augment_key)
+        self.start(self.parameters.initial(draws.flat_uniform(key, 0, self.parameters.num)), augment_key)
 
     def start(self, weights_P: Tensor, augment_key: Tensor) -> None:
         """Begin anew with these weights: nothing of the network before is remembered."""

@@ -122,7 +122,7 @@ def _record(dataset: str, small: CondensedSet | None, scores: Scores | None, run
             "accuracy_std": scores.std,
             "accuracies": list(scores.accuracies),
             **_length(scores.protocol),
-            "augment": "none" if scores.protocol["own_steps"] else scores.protocol["augment"],
+            "augment": scores.protocol["augment"],
         }
     return {
         "dataset": dataset,

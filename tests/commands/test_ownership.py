@@ -6,40 +6,16 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+from planned import CPU, NETWORK, SPLITS, go, plan_of
 from shell import names
 
 from condenset import Splits, UserError, runs, workflow
-from condenset.engine import Place
 from condenset.methods import METHODS
-from condenset.plans import Plan, Wishes, make_plan, to_toml
+from condenset.plans import Wishes, make_plan, to_toml
 from condenset.recipes import Protocol, RandomRecipe, make_recipe
 from condenset.runs import Run
 from condenset.workflow import execute, find_sets
 from plain import tiny_data
-
-SPLITS = Splits(train=tiny_data([6, 6]), test=tiny_data([6, 6], seed=1))
-
-
-NETWORK = "convnet(width=8, depth=1)"
-
-
-CPU = Place.best("cpu")
-
-
-def plan_of(**fields: object) -> Plan:
-    wishes: dict[str, object] = {
-        "methods": ("random", "dm"),
-        "ipcs": (1,),
-        "recipe": {"iterations": 2, "network": NETWORK},
-        "protocol": {"nets": 2, "epochs": 1, "network": NETWORK},
-        "whole": False,
-        **fields,
-    }
-    return make_plan(SPLITS.train, Wishes(**wishes), dataset="tiny")  # type: ignore[arg-type]
-
-
-def go(plan: Plan, folder: Path | None, **fields: object) -> list[dict[str, object]]:
-    return execute(plan, SPLITS, Run(place=Place.best("cpu"), folder=folder, **fields))
 
 
 def test_somebody_elses_recipe_is_no_run_even_with_a_comment(tmp_path: Path) -> None:

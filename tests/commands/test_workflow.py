@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from planned import NETWORK, SPLITS, go, plan_of
 from shell import FIELDS, names, tree
 
 import condenset as cs
@@ -14,30 +15,10 @@ from condenset import CondensedSet, Splits, UserError, runs, split_off, workflow
 from condenset.augment import STRATEGY
 from condenset.engine import Place
 from condenset.methods import METHODS, matching
-from condenset.plans import Plan, Wishes, make_plan
 from condenset.recipes import RandomRecipe
 from condenset.runs import Run
 from condenset.workflow import execute, find_set, summary
 from plain import tiny_data
-
-SPLITS = Splits(train=tiny_data([6, 6]), test=tiny_data([6, 6], seed=1))
-NETWORK = "convnet(width=8, depth=1)"
-
-
-def plan_of(**fields: object) -> Plan:
-    wishes: dict[str, object] = {
-        "methods": ("random", "dm"),
-        "ipcs": (1,),
-        "recipe": {"iterations": 2, "network": NETWORK},
-        "protocol": {"nets": 2, "epochs": 1, "network": NETWORK},
-        "whole": False,
-        **fields,
-    }
-    return make_plan(SPLITS.train, Wishes(**wishes), dataset="tiny")  # type: ignore[arg-type]
-
-
-def go(plan: Plan, folder: Path | None) -> list[dict[str, object]]:
-    return execute(plan, SPLITS, Run(place=Place.best("cpu"), folder=folder))
 
 
 def test_records_have_the_fields_of_the_results_file(tmp_path: Path) -> None:

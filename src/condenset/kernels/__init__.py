@@ -9,8 +9,7 @@ from condenset.kernels.runtime import (
     by_class,
     copies_by_class,
     plain,
-    plain_blocks,
     switch_off,
 )
 
-__all__ = ["available", "available_for_blocks", "by_class", "copies_by_class", "plain", "plain_blocks", "switch_off"]
+__all__ = ["available", "available_for_blocks", "by_class", "copies_by_class", "plain", "switch_off"]

@@ -32,7 +32,6 @@ __all__ = [
     "levels",
     "num_programs",
     "plain",
-    "plain_blocks",
     "switch_off",
     "tl",
     "triton",
@@ -41,14 +40,14 @@ __all__ = [
 
 _off: set[str] = set()  # why the kernels were switched off, if they were
 _tried: list[bool] = []  # something, once it is known whether one can be built
-_plain: list[bool] = []  # one for every `plain` (all kernels: True) or `plain_blocks` that is entered
+_plain: list[bool] = []  # one for every `plain` that is entered: whether it is of blocks only
 _by_class: list[tuple[int, dict[int, Tensor]]] = []  # classes and copies of every `by_class` that is entered
 
 
 def available(tensor: Tensor) -> bool:
     """Whether the kernels run where this tensor lies."""
     there = tensor.device.type == "cuda" and hasattr(triton, "jit")
-    return there and not _off and not any(_plain) and (bool(_tried) or _try(tensor.device))
+    return there and not _off and all(_plain) and (bool(_tried) or _try(tensor.device))
 
 
 def _try(device: torch.device) -> bool:
@@ -73,22 +72,9 @@ def available_for_blocks(maps: Tensor) -> bool:
 
 
 @contextlib.contextmanager
-def plain() -> Iterator[None]:
-    """Everything takes the plain path meanwhile."""
-    with _entered(True):
-        yield
-
-
-@contextlib.contextmanager
-def plain_blocks() -> Iterator[None]:
-    """Network blocks take the plain path meanwhile: their kernels know no second derivative."""
-    with _entered(False):
-        yield
-
-
-@contextlib.contextmanager
-def _entered(everything: bool) -> Iterator[None]:
-    _plain.append(everything)
+def plain(*, blocks_only: bool = False) -> Iterator[None]:
+    """Everything, or the blocks of networks alone, takes the plain path meanwhile."""
+    _plain.append(blocks_only)
     try:
         yield
     finally:

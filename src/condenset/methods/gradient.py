@@ -254,7 +254,7 @@ class GradientMatching:
         """The distance from the real gradients, over all classes, and its gradient by the images as they are seen."""
         leaf = images_KICHW.detach().requires_grad_()
         views = self.trainer.parameters.views(weights_P, leaf.dtype)
-        with kernels.plain_blocks():
+        with kernels.plain(blocks_only=True):  # their kernels know no second derivative
             found = class_gradients(self.forward, views | buffers, leaf, classes_K, share_KI, create_graph=True)
         loss = row_distance(real, found).sum()
         (slope,) = torch.autograd.grad(loss, leaf)

@@ -96,8 +96,7 @@ def through_training(
 def shortened(gradient: Tensor, moments: Tensor, clock: Tensor) -> Tensor:
     """The gradient at no more than LONGEST times the expected length; one that is not finite counts for nothing.
 
-    Training runs away from a few draws of weights, and the gradient through it is then 30 times the median or more (or
-    no number, nor is the loss, in whose place the last one is noted).
+    Training runs away from a few draws of weights, and the gradient through it is then 30 times the median or more.
     Adam would step along such a one alone, and its second moment, which remembers a thousand iterations, would keep all
     later steps small. Cut before they enter that moment, at most 1/LONGEST² of all are at the limit in the long run.
     """
@@ -170,6 +169,7 @@ class Unrolled:
             (self.raw_sizes_T, by_raw_T, self.size_moments),
         ):
             adam(values, shortened(gradient, moments, self.clock), moments, self.clock, lr)
+        # Of a training that ran away the loss may be no number: the last one stands in its place.
         (before,) = self.losses.index_select(0, ((self.clock - 1) % len(self.losses)).view(1))
         tick(self.clock, self.losses, torch.where(found.loss.isfinite(), found.loss, before))
 
