@@ -23,7 +23,8 @@ from condenset.methods.labels import Labels
 from condenset.methods.matching import Matching, mean_distance
 from condenset.methods.pixels import kernel_distance
 from condenset.methods.unrolled import Unrolled
-from condenset.recipes import KERNELS, Protocol, make_recipe
+from condenset.presets import make_recipe
+from condenset.recipes import KERNELS, Protocol
 from condenset.runs import Run
 from condenset.train import Forgetting, Trainer, TrainingSet
 from plain import tiny_data

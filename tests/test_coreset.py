@@ -15,7 +15,7 @@ from condenset import networks
 from condenset.engine import Place
 from condenset.methods import METHODS
 from condenset.methods.coreset import farthest_first, herd, most_forgotten
-from condenset.recipes import make_recipe
+from condenset.presets import make_recipe
 from condenset.runs import Run
 from condenset.train import Forgetting, Trainer, TrainingSet
 from plain import tiny_data

@@ -19,7 +19,8 @@ from condenset.evaluation import score
 from condenset.methods import METHODS
 from condenset.methods.matching import dm_sizes
 from condenset.methods.pools import train_pool
-from condenset.recipes import Protocol, Recipe, make_recipe
+from condenset.presets import make_recipe
+from condenset.recipes import Protocol, Recipe
 from condenset.runs import Interrupted, Run
 from condenset.train import Trainer, TrainingSet, side_by_side
 from plain import tiny_data

@@ -14,7 +14,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from condenset import UserError, augment, draws, networks
 from condenset.engine import Place
 from condenset.methods.gradient import NORM_IMAGES, GradientMatching, dc, dsa, row_distance
-from condenset.recipes import GradientRecipe, SiameseRecipe, default_loops, make_recipe
+from condenset.presets import make_recipe
+from condenset.recipes import GradientRecipe, SiameseRecipe, default_loops
 from condenset.runs import Interrupted, Run
 from condenset.types import ImageData
 from plain import StopAtStep, augment_class, gradient_distance, tiny_data

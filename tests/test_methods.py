@@ -12,7 +12,8 @@ import torch
 import condenset as cs
 from condenset.engine import Place
 from condenset.methods import METHODS
-from condenset.recipes import RECIPES, TrainedRecipe, describe, make_protocol, make_recipe
+from condenset.presets import make_protocol, make_recipe
+from condenset.recipes import RECIPES, TrainedRecipe, describe
 from condenset.report.grid import draw_grid
 from condenset.runs import Interrupted, Run, Silent
 from condenset.workflow import summary

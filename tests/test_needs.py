@@ -13,7 +13,8 @@ from condenset.methods import METHODS, coreset
 from condenset.methods.gradient import GradientMatching
 from condenset.methods.matching import _need, embedding
 from condenset.methods.pixels import _memory
-from condenset.recipes import DistributionRecipe, GradientRecipe, Protocol, make_recipe
+from condenset.presets import make_recipe
+from condenset.recipes import DistributionRecipe, GradientRecipe, Protocol
 from condenset.runs import Run
 from condenset.train import Trainer, TrainingSet
 from plain import tiny_data

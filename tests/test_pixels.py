@@ -14,7 +14,8 @@ from condenset.data.store import ClassStore
 from condenset.engine import Place
 from condenset.methods.matching import Matching, mean_distance
 from condenset.methods.pixels import kernel_distance, median_distance, mmd
-from condenset.recipes import KERNELS, PixelRecipe, make_recipe
+from condenset.presets import make_recipe
+from condenset.recipes import KERNELS, PixelRecipe
 from condenset.runs import Run
 from plain import tiny_data
 

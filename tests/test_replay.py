@@ -20,7 +20,8 @@ from condenset.methods import METHODS
 from condenset.methods.gradient import GradientMatching
 from condenset.methods.matching import dm_sizes
 from condenset.methods.pools import train_pool
-from condenset.recipes import KERNELS, Protocol, Recipe, make_recipe
+from condenset.presets import make_recipe
+from condenset.recipes import KERNELS, Protocol, Recipe
 from condenset.runs import Interrupted, Run
 from condenset.train import Forgetting, Trainer, TrainingSet, side_by_side
 from condenset.types import CondensedSet

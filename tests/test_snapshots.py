@@ -12,7 +12,7 @@ import torch
 
 from condenset.engine import Place
 from condenset.methods import METHODS
-from condenset.recipes import make_recipe
+from condenset.presets import make_recipe
 from condenset.runs import Interrupted, Run
 from condenset.types import CondensedSet
 from plain import StopAtStep, tiny_data

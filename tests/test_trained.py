@@ -19,7 +19,8 @@ from condenset.engine import Place
 from condenset.files import read_tensors, write_tensors
 from condenset.methods import METHODS
 from condenset.methods.trained import trained
-from condenset.recipes import Protocol, make_recipe
+from condenset.presets import make_recipe
+from condenset.recipes import Protocol
 from condenset.runs import Interrupted, Run, Silent
 from condenset.train import Forgetting, Trainer, TrainingSet
 from plain import tiny_data

@@ -19,7 +19,8 @@ from condenset.engine import Place
 from condenset.methods import unrolled
 from condenset.methods.common import labels_of
 from condenset.methods.unrolled import Gradients, Unrolled, dd, shortened, through_training
-from condenset.recipes import Protocol, UnrolledRecipe, make_recipe
+from condenset.presets import make_recipe
+from condenset.recipes import Protocol, UnrolledRecipe
 from condenset.runs import Run
 from condenset.train import Trainer, TrainingSet, dealt
 from condenset.workflow import summary

@@ -23,8 +23,9 @@ from condenset.errors import UserError, check, check_choice, whole
 from condenset.kept import Kept, in_parts, merged, taken_apart
 from condenset.methods import METHODS
 from condenset.methods.common import images_per_class
+from condenset.presets import make_protocol, make_recipe
 from condenset.progress import Shown
-from condenset.recipes import Recipe, make_protocol, make_recipe
+from condenset.recipes import Recipe
 from condenset.runs import Run, reported
 from condenset.sizes import in_bytes
 from condenset.train import Trainer, TrainingSet

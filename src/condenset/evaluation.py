@@ -16,8 +16,9 @@ from condenset import networks
 from condenset.engine import Place
 from condenset.engine.memory import parts
 from condenset.errors import UserError, check
+from condenset.presets import make_protocol
 from condenset.progress import Shown
-from condenset.recipes import Protocol, make_protocol
+from condenset.recipes import Protocol
 from condenset.runs import Run, reported
 from condenset.train import Trainer, TrainingSet, dealt, side_by_side, together
 from condenset.types import CondensedSet, ImageData, Scores, check_data, check_set

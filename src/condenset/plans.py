@@ -17,16 +17,8 @@ from condenset.engine import Place
 from condenset.errors import UserError, check, check_choice, whole
 from condenset.methods.common import images_per_class
 from condenset.methods.matching import can_be_one, check_memory
-from condenset.recipes import (
-    RECIPES,
-    DistributionRecipe,
-    MatchingRecipe,
-    Protocol,
-    Recipe,
-    defaults_by_ipc,
-    make_protocol,
-    make_recipe,
-)
+from condenset.presets import defaults_by_ipc, make_protocol, make_recipe
+from condenset.recipes import RECIPES, DistributionRecipe, MatchingRecipe, Protocol, Recipe
 from condenset.sizes import in_bytes
 from condenset.types import ImageData
 from condenset.version import VERSION

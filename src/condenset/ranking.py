@@ -25,8 +25,9 @@ from condenset.engine.memory import parts
 from condenset.errors import UserError, check, check_kind
 from condenset.evaluation import check_match, seen_as
 from condenset.files import write_file
+from condenset.presets import make_protocol
 from condenset.progress import Shown
-from condenset.recipes import Protocol, make_protocol
+from condenset.recipes import Protocol
 from condenset.runs import Interrupted, Run
 from condenset.train import TOGETHER, Trainer, TrainingSet, side_by_side
 from condenset.types import CondensedSet, ImageData, Splits, check_set

@@ -1,20 +1,20 @@
-"""Every knob of a method and of the evaluation, validated on construction, with the paper's values as defaults."""
+"""Every knob of a method and of the evaluation, validated on construction, with the paper's values as defaults.
+
+What the paper's values are for a dataset and a number of images a class is in presets.py.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
 
 from condenset import augment
-from condenset.errors import UserError, check, check_choice, is_whole, whole
+from condenset.errors import check, check_choice, whole
 
 INITS = ("real", "noise")
 KERNELS = ("linear", "polynomial", "rbf", "laplacian")
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -298,48 +298,6 @@ def describe() -> list[tuple[str, str, str]]:
     return rows
 
 
-def make_recipe(method: str, *, ipc: int, name: str, size: int, **fields: Any) -> Recipe:
-    """The recipe of a method for a dataset of this name and image size: the paper's values, then the fields given."""
-    check_choice("method", method, RECIPES)
-    kind = RECIPES[method]
-    return _make(kind, f"an option of {method}", {"ipc": ipc, **_method_preset(kind, ipc, name, size), **fields})
-
-
-def make_protocol(*, name: str, size: int, whole: bool = False, **fields: Any) -> Protocol:
-    """The evaluation for a dataset of this name; a whole dataset gets fewer passes, each having many more steps."""
-    preset: dict[str, Any] = {"epochs": 200} if whole else {}
-    if (name, size) == DIGITS:
-        preset = {"network": DIGITS_NETWORK, "nets": 3, "epochs": 40 if whole else 500}
-    return _make(Protocol, "an option of the evaluation", {**preset, **fields})
-
-
-DIGITS = ("digits", 8)  # the demonstration: a minute or two on two cores
-DIGITS_NETWORK = "convnet(width=64, depth=2)"
-DIGITS_PRESETS: dict[type[Recipe], dict[str, Any]] = {
-    DistributionRecipe: {"iterations": 500, "batch": 64, "network": DIGITS_NETWORK},
-    HerdingRecipe: {"network": DIGITS_NETWORK, "epochs": 40},
-    KCenterRecipe: {"network": DIGITS_NETWORK, "epochs": 40},
-    ForgettingRecipe: {"network": DIGITS_NETWORK, "epochs": 40},
-    PixelRecipe: {"iterations": 2_000, "batch": 64},
-    UnrolledRecipe: {
-        "iterations": 150,
-        "batch": 256,
-        "network": DIGITS_NETWORK,
-        "steps": 10,
-        "epochs": 1,
-        "step_size": 0.2,
-        "lr": 0.05,
-        "init": "real",
-    },
-    LabelRecipe: {"iterations": 300, "batch": 512, "network": DIGITS_NETWORK},
-}
-
-
-def default_lr(ipc: int) -> float:
-    """The paper's learning rate: larger sets have a smaller loss."""
-    return 10.0 if ipc >= 100 else 1.0
-
-
 # images a class -> outer, inner
 LOOPS = {1: (1, 1), 10: (10, 50), 20: (20, 25), 30: (30, 20), 40: (40, 15), 50: (50, 10)}
 
@@ -352,52 +310,6 @@ def default_loops(ipc: int) -> dict[str, int]:
     along = (ipc - before) / (after - before) if after > before else 0.0
     outer, inner = (round(a + along * (b - a)) for a, b in zip(LOOPS[before], LOOPS[after], strict=True))
     return {"outer": outer, "inner": inner}
-
-
-def defaults_by_ipc(method: str, ipc: int) -> dict[str, Any]:
-    """The defaults of a method that go with the number of images a class."""
-    if issubclass(RECIPES[method], GradientRecipe):
-        return dict(default_loops(ipc))
-    return {"lr": default_lr(ipc)} if issubclass(RECIPES[method], MatchingRecipe) else {}
-
-
-def _gradient_preset(kind: type[Recipe], ipc: int, name: str, size: int) -> dict[str, Any]:
-    if (name, size) == DIGITS:
-        preset = {"iterations": 20, "outer": 10, "inner": 5, "batch": 64, "network": DIGITS_NETWORK}
-        return preset | ({"lr": 1.0} if kind is GradientRecipe else {})  # from noise it is a long way
-    if name == "cifar100" and ipc >= 50:
-        return {"outer": 10, "inner": 10}  # as the paper ran it there
-    return {}
-
-
-def _method_preset(kind: type[Recipe], ipc: int, name: str, size: int) -> dict[str, Any]:
-    if issubclass(kind, GradientRecipe):
-        return _gradient_preset(kind, ipc, name, size) if is_whole(ipc) else {}
-    preset: dict[str, Any] = {}
-    if issubclass(kind, MatchingRecipe | PixelRecipe):
-        if is_whole(ipc):
-            preset["lr"] = default_lr(ipc)
-        if size >= 64:
-            preset["iterations"] = 10_000
-    if kind is UnrolledRecipe and name in ("mnist", "fashionmnist"):
-        preset["network"] = "lenet"
-    if (name, size) == DIGITS:
-        preset |= DIGITS_PRESETS.get(kind, {})
-    return preset
-
-
-def _make(kind: type[T], what: str, fields: dict[str, Any]) -> T:
-    names = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    for key in fields:
-        check_choice(what, key, names)
-    for key, value in fields.items():
-        if names[key].type == "float" and is_whole(value):
-            fields[key] = float(value)
-        elif names[key].type == "str" and isinstance(value, os.PathLike):
-            fields[key] = os.fspath(value)
-        elif names[key].type == "str" and not isinstance(value, str):
-            raise UserError(f"{key} must be text, but got {value!r}")
-    return kind(**fields)
 
 
 def read_group(group: str) -> tuple[float, float]:

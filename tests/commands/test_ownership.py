@@ -12,7 +12,8 @@ from shell import names
 from condenset import Splits, UserError, runs, workflow
 from condenset.methods import METHODS
 from condenset.plans import Wishes, make_plan, to_toml
-from condenset.recipes import Protocol, RandomRecipe, make_recipe
+from condenset.presets import make_recipe
+from condenset.recipes import Protocol, RandomRecipe
 from condenset.runs import Run
 from condenset.workflow import execute, find_sets
 from plain import tiny_data

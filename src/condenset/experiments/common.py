@@ -18,7 +18,8 @@ from condenset.errors import UserError
 from condenset.evaluation import score
 from condenset.files import write_file
 from condenset.methods.matching import can_be_one
-from condenset.recipes import RECIPES, Protocol, Recipe, make_protocol, make_recipe
+from condenset.presets import make_protocol, make_recipe
+from condenset.recipes import RECIPES, Protocol, Recipe
 from condenset.runs import Run, writable
 from condenset.types import CondensedSet, ImageData, Splits
 from condenset.workflow import cost_of, made_set

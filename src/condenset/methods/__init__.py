@@ -14,8 +14,8 @@ from condenset.methods.labels import ld
 from condenset.methods.matching import dm
 from condenset.methods.pixels import mmd
 from condenset.methods.unrolled import dd
+from condenset.presets import make_recipe
 from condenset.progress import Shown
-from condenset.recipes import make_recipe
 from condenset.runs import Run
 from condenset.sizes import in_bytes
 from condenset.types import CondensedSet, ImageData, check_data

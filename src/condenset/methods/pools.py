@@ -25,8 +25,9 @@ from condenset.engine import Place
 from condenset.errors import UserError, check, whole
 from condenset.files import read_metadata, read_tensors, write_file, write_tensors
 from condenset.methods.trained import about_training
+from condenset.presets import make_protocol
 from condenset.progress import Shown
-from condenset.recipes import Protocol, make_protocol, read_group
+from condenset.recipes import Protocol, read_group
 from condenset.runs import Run, reported, writable
 from condenset.train import Trainer, TrainingSet
 from condenset.types import ImageData, check_data
