@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import shlex
 import sys
 from pathlib import Path
@@ -38,6 +37,7 @@ from condenset.cli_shared import (
     load_again,
     method_names,
     print_files,
+    print_rows,
     watched,
 )
 from condenset.errors import UserError
@@ -74,7 +74,6 @@ def paper_command(
 ) -> None:
     """Repeat a table or figure of the paper, on its data or yours."""
     from condenset import experiments, runs
-    from condenset.console import print_table
     from condenset.engine import Place
     from condenset.errors import check_choice
     from condenset.experiments.settings import Settings, to_toml
@@ -83,10 +82,7 @@ def paper_command(
 
     if name is None:
         rows = [(key, each.title, "" if each.perform else "not yet") for key, each in experiments.EXPERIMENTS.items()]
-        if as_json:
-            print(json.dumps([dict(zip(("name", "about", "state"), row, strict=True)) for row in rows], indent=1))
-        else:
-            print_table(("experiment", "what it is", "state"), rows)
+        print_rows(("experiment", "what it is", "state"), rows, as_json, third="state")
         return
     experiment = experiments.find(name)
     check_choice("scale", scale, experiments.SCALES)

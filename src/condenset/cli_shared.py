@@ -60,12 +60,14 @@ def print_files(folder: Path, **files: str) -> None:
             print(f"{what:9}{folder / file}")
 
 
-def print_rows(columns: tuple[str, str, str], rows: list[tuple[str, str, str]], as_json: bool) -> None:
-    """What there is, by name, as a table or as JSON."""
+def print_rows(
+    columns: tuple[str, str, str], rows: list[tuple[str, str, str]], as_json: bool, *, third: str = "options"
+) -> None:
+    """What there is, by name, as a table or as JSON, whose third key is given."""
     from condenset.console import print_table
 
     if as_json:
-        print(json.dumps([dict(zip(("name", "about", "options"), row, strict=True)) for row in rows], indent=1))
+        print(json.dumps([dict(zip(("name", "about", third), row, strict=True)) for row in rows], indent=1))
     else:
         print_table(columns, rows)
 
