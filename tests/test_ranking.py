@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -223,6 +224,54 @@ def test_after_a_stop_only_the_rest_is_trained(
     other = Protocol(nets=1, epochs=3, batch=16)
     search(architectures[:1], train, validation, other, Run(place=CPU, folder=tmp_path, job="rank"))
     assert trained == [GOOD]  # under other settings nothing is taken over
+
+
+def trainings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The numbers of the networks that are trained from now on."""
+    numbers: list[int] = []
+    first = Trainer.training
+
+    def noted(self: Trainer, seed: int, *tags: str | int, **more: object) -> Iterator[int]:
+        numbers.append(int(tags[-1]))
+        return first(self, seed, *tags, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Trainer, "training", noted)
+    return numbers
+
+
+def test_a_network_that_was_trained_before_a_stop_is_kept(
+    parts: tuple[cs.ImageData, cs.ImageData], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    protocol = Protocol(nets=3, epochs=2, batch=16)
+    run = Run(place=CPU, folder=tmp_path, job="rank")
+    run.progress = StopAfter(run, 2)
+    with pytest.raises(Interrupted):
+        search([GOOD], *parts, protocol, run)
+    numbers = trainings(monkeypatch)
+    found = [search([GOOD], *parts, protocol, Run(place=CPU, folder=folder, job="rank")) for folder in (tmp_path, None)]
+    assert numbers == [2, 0, 1, 2]
+    assert found[0].best.accuracy == found[1].best.accuracy
+    numbers.clear()
+    more = dataclasses.replace(protocol, nets=4)
+    search([GOOD], *parts, more, Run(place=CPU, folder=tmp_path, job="rank"))
+    assert numbers == [3]  # a network is what it is, however many there are
+
+
+def test_beside_one_that_diverges_the_others_are_trained_once(
+    parts: tuple[cs.ImageData, cs.ImageData], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep, numbers = ranking._Search._keep, trainings(monkeypatch)
+
+    def diverged(self: ranking._Search, name: str, *args: object) -> None:
+        if name == BAD:
+            raise cs.UserError("it diverged")
+        keep(self, name, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ranking._Search, "_keep", diverged)
+    monkeypatch.setattr(ranking, "_groups", lambda names, *_: iter([names]))
+    found = cs.rank([BAD, GOOD, "mlp(width=8)"], *parts, **{**FAST, "nets": 2})
+    assert numbers == [0, 0, 0, 1, 1]
+    assert [row.reason for row in found.rows] == ["", "", "it diverged"]
 
 
 def test_whatever_decides_an_accuracy_is_in_the_settings(parts: tuple[cs.ImageData, cs.ImageData]) -> None:

@@ -96,7 +96,7 @@ def paper_command(
     asked = given(
         methods=method_names(methods, experiment.only or RECIPES) if methods else None,
         ipc=tuple(ipc) if ipc else None,
-        set=tuple(changes) if changes else None,
+        set=tuple(map(_anchored_pool, changes)) if changes else None,
         nets=nets,
         epochs=epochs,
         whole_epochs=whole_epochs,
@@ -129,6 +129,13 @@ def paper_command(
             raise
 
 
+def _anchored_pool(change: str) -> str:
+    """A pool's folder as a whole path: an experiment may be resumed from elsewhere."""
+    key, _, folder = change.partition("=")
+    is_pool = key.strip().rpartition(".")[2] == "pool" and folder.strip()
+    return f"{key}={Path(folder.strip()).expanduser().absolute()}" if is_pool else change
+
+
 def resume_experiment(
     folder: Path, device: str | None, memory: int | None, data_dir: Path | None, as_json: bool
 ) -> None:
@@ -141,6 +148,7 @@ def resume_experiment(
         changes = given(device=device, memory=memory, data_dir=str(data_dir.absolute()) if data_dir else None)
         settings = dataclasses.replace(from_toml(folder / "experiment.toml"), **changes)
         find(settings.experiment)
+        runs.sweep(folder)
         _perform(settings, load_again(settings, settings.data_dir, folder), folder, as_json)
 
 

@@ -10,12 +10,13 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from condenset import draws, runs
 from condenset.builders import Architectures, Builder, built, by_name
@@ -125,33 +126,24 @@ def search(
     also: Mapping[str, ImageData] | None = None,
     text: str = "",
 ) -> Ranking:
-    """Rank within a run: an architecture that was trained before a stop is not trained again.
+    """Rank within a run: a network that was trained before a stop is not trained again.
 
     also: images by name to measure on as well, such as the test's, which have no say in the order.
     """
     named = by_name(architectures, validation.size, kept=run.folder is not None)
-    specs = {name: each if isinstance(each, str) else "" for name, each in named.items()}
     looks = {"": validation, **(also or {})}
     for images in looks.values():
         check_match(small, images)
-    settings = _digest(small, looks, protocol, run)
-    events = [event for event in run.events("architecture") if event.get("settings") == settings]
-    rows = {event["name"]: _row(event) for event in events if _is_done(event, specs)}
-    train_set = TrainingSet.of(small, run.place.device)
-    seen = {name: seen_as(small, images, run.place.device) for name, images in looks.items()}
-    run.progress.start(text or "ranking architectures", len(named), len(rows))
+    work = _Search(named, small, looks, protocol, run)
+    run.progress.start(text or "ranking architectures", len(named) * protocol.nets, work.num_done)
     run.listening = True
     try:
-        for group in _groups([name for name in named if name not in rows], named, run.place):
-            report = _reporter(run, [row.accuracy for row in rows.values() if not row.reason], len(rows))
-            for row in _try_out_group({name: named[name] for name in group}, train_set, seen, protocol, run, report):
-                rows[row.name] = row
-                run.event("architecture", **row.record(), spec=specs[row.name], settings=settings)
-                run.progress.update(len(rows))
+        for group in _groups([name for name in named if work.lacks(name)], named, run.place):
+            work.try_out(group)
     finally:
         run.listening = False
         run.progress.stop()
-    ordered = sorted((rows[name] for name in named), key=lambda row: math.inf if row.reason else -row.accuracy)
+    ordered = sorted(map(work.row, named), key=lambda row: math.inf if row.reason else -row.accuracy)
     about = {key: value for key, value in dataclasses.asdict(protocol).items() if key != "network"}
     return Ranking(rows=tuple(ordered), protocol=about | {"seed": run.seed, "precision": run.place.precision})
 
@@ -164,116 +156,145 @@ def _groups(names: Sequence[str], named: Mapping[str, str | Builder], place: Pla
         yield from (alike[part] for part in parts(len(alike), most if ours else 1))
 
 
-def _try_out_group(
-    group: Mapping[str, str | Builder],
-    train_set: TrainingSet,
-    seen: Mapping[str, TrainingSet],
-    protocol: Protocol,
-    run: Run,
-    report: Callable[[int], None],
-) -> Iterator[Ranked]:
-    """Train the networks of architectures side by side, or, where one of them cannot be trained, one by one."""
-    began, specs = time.monotonic(), [each for each in group.values() if isinstance(each, str)]
-    if len(specs) == len(group) > 1:
-        with contextlib.suppress(UserError, torch.OutOfMemoryError):  # whose reason comes when each is tried alone
-            found = _side_by_side(specs, train_set, seen, protocol, run, report)
-            seconds = round((time.monotonic() - began) / len(group), 3)
-            for name, means in zip(group, found, strict=True):
-                yield Ranked(name=name, accuracy=means.pop(""), also=means, seconds=seconds)
-            return
-    for name, architecture in group.items():
-        yield _try_out(name, architecture, train_set, seen, protocol, run, report)
+class _Search:
+    """A search at work: what all architectures are trained on and looked at by, and what is known of each."""
 
+    def __init__(
+        self,
+        named: Mapping[str, str | Builder],
+        small: CondensedSet | ImageData,
+        looks: Mapping[str, ImageData],
+        protocol: Protocol,
+        run: Run,
+    ) -> None:
+        self.named, self.protocol, self.run = named, protocol, run
+        self.settings = _digest(small, looks, protocol, run)
+        self.train_set = TrainingSet.of(small, run.place.device)
+        self.seen = {name: seen_as(small, images, run.place.device) for name, images in looks.items()}
+        self.found: dict[str, dict[int, dict[str, float]]] = {name: {} for name in named}  # by number of network
+        self.seconds = dict.fromkeys(named, 0.0)
+        self.reasons: dict[str, str] = {}  # of those that could not be trained
+        for event in run.events("network"):
+            if event.get("settings") == self.settings and self._is_of(event) and event["net"] < protocol.nets:
+                self.found[event["name"]][event["net"]] = event["accuracies"]
+                self.seconds[event["name"]] += event["seconds"]
 
-def _side_by_side(
-    specs: Sequence[str],
-    train_set: TrainingSet,
-    seen: Mapping[str, TrainingSet],
-    protocol: Protocol,
-    run: Run,
-    report: Callable[[int], None],
-) -> list[dict[str, float]]:
-    """By architecture, the mean accuracies on what is looked at."""
-    with contextlib.ExitStack() as stack:
-        each = [stack.enter_context(contextlib.closing(_trainers(s, train_set, protocol, run))) for s in specs]
-        found: list[list[dict[str, float]]] = [[] for _ in specs]
-        for net, trainers in enumerate(zip(*each, strict=True)):
-            trainings = [trainer.training(run.seed, "rank", net) for trainer in trainers]
-            for number in side_by_side(trainings, run.place.device):
-                if number < trainers[0].num_steps:  # what is trained is tested
-                    report(number)
-            for own, trainer in zip(found, trainers, strict=True):
-                own.append(_looked(trainer, seen))
-    return [_means(own) for own in found]
+    def _is_of(self, event: Mapping[str, Any]) -> bool:
+        """Whether an event is of one of these architectures: a mapping may have given its name to another spec."""
+        return event["name"] in self.named and bool(event["spec"] == self._spec(event["name"]))
 
+    def _spec(self, name: str) -> str:
+        architecture = self.named[name]
+        return architecture if isinstance(architecture, str) else ""
 
-def _looked(trainer: Trainer, seen: Mapping[str, TrainingSet]) -> dict[str, float]:
-    """The trained network's accuracies."""
-    if not bool(trainer.weights.isfinite().all()):
-        raise UserError("it diverged: its weights are no longer numbers")
-    return {key: trainer.accuracy(images) for key, images in seen.items()}
+    @property
+    def num_done(self) -> int:
+        """Networks that are trained, or cannot be."""
+        return sum(self.protocol.nets if name in self.reasons else len(mine) for name, mine in self.found.items())
 
+    def lacks(self, name: str) -> list[int]:
+        """The networks of an architecture that are still to be trained."""
+        return [] if name in self.reasons else [n for n in range(self.protocol.nets) if n not in self.found[name]]
 
-def _means(accuracies: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    return {key: sum(each[key] for each in accuracies) / len(accuracies) for key in accuracies[0]}
+    def row(self, name: str) -> Ranked:
+        """What was found of an architecture, all of whose networks are done."""
+        seconds = round(self.seconds[name], 3)
+        if name in self.reasons:
+            return Ranked(name=name, reason=self.reasons[name], seconds=seconds)
+        mine = [self.found[name][net] for net in range(self.protocol.nets)]
+        means = {key: sum(each[key] for each in mine) / len(mine) for key in self.seen}
+        return Ranked(name=name, accuracy=means.pop(""), also=means, seconds=seconds)
 
+    def try_out(self, group: Sequence[str]) -> None:
+        """Train the networks of architectures side by side; what cannot be trained so, one by one."""
+        if len(group) > 1:
+            with contextlib.suppress(UserError, torch.OutOfMemoryError):  # whose reason comes when each is tried alone
+                self._side_by_side(group)
+        for name in group:
+            if self.lacks(name):
+                self._alone(name)
 
-def _try_out(
-    name: str,
-    architecture: str | Builder,
-    train_set: TrainingSet,
-    seen: Mapping[str, TrainingSet],
-    protocol: Protocol,
-    run: Run,
-    report: Callable[[int], None],
-) -> Ranked:
-    """Train an architecture's networks; one that cannot be is told so, and the others go on."""
-    began = time.monotonic()
-    # What goes wrong in a network of ours is a bug, in a user's own it is anything.
-    expected = (UserError, torch.OutOfMemoryError) if isinstance(architecture, str) else (Exception,)
-    accuracies: list[dict[str, float]] = []
-    try:
-        with contextlib.closing(_trainers(architecture, train_set, protocol, run)) as trainers:
-            for net, trainer in enumerate(trainers):
-                trainer.train(run.seed, "rank", net, report=report)
-                accuracies.append(_looked(trainer, seen))
-    except expected as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        return Ranked(name=name, reason=reason, seconds=round(time.monotonic() - began, 3))
-    means = _means(accuracies)
-    return Ranked(name=name, accuracy=means.pop(""), also=means, seconds=round(time.monotonic() - began, 3))
+    def _side_by_side(self, group: Sequence[str]) -> None:
+        report = self._reporter()
+        with contextlib.ExitStack() as stack:
+            trainers = {name: stack.enter_context(self._trainer(self._spec(name))) for name in group}
+            for net in range(self.protocol.nets):
+                mine, began = [name for name in group if net in self.lacks(name)], time.monotonic()
+                trainings = [trainers[name].training(self.run.seed, "rank", net) for name in mine]
+                for number in side_by_side(trainings, self.run.place.device):
+                    if number < trainers[group[0]].num_steps:  # what is trained is tested
+                        report(number)
+                seconds = (time.monotonic() - began) / max(len(mine), 1)
+                for name in mine:
+                    try:
+                        self._keep(name, net, trainers[name], seconds)
+                    except UserError as error:
+                        self._give_up(name, error, seconds)
 
+    def _alone(self, name: str) -> None:
+        """Train an architecture's networks; one that cannot be is told so, and the others go on."""
+        architecture, began, report = self.named[name], time.monotonic(), self._reporter()
+        # What goes wrong in a network of ours is a bug, in a user's own it is anything.
+        expected = (UserError, torch.OutOfMemoryError) if isinstance(architecture, str) else (Exception,)
 
-def _reporter(run: Run, accuracies: Sequence[float], done: int) -> Callable[[int], None]:
-    note = f"best {100 * max(accuracies):.1f}%" if accuracies else ""
+        def train(trainer: Trainer, net: int) -> None:
+            nonlocal began
+            trainer.train(self.run.seed, "rank", net, report=report)
+            self._keep(name, net, trainer, time.monotonic() - began)
+            began = time.monotonic()
 
-    def report(_: int) -> None:
-        run.progress.update(done, note)
-        if run.stop_requested:
-            raise Interrupted
-
-    return report
-
-
-def _trainers(
-    architecture: str | Builder, train_set: TrainingSet, protocol: Protocol, run: Run
-) -> Generator[Trainer, None, None]:
-    """A trainer for every network of an architecture; each is done with when the next is asked for."""
-    if isinstance(architecture, str):
-        steps = protocol.nets * protocol.length(len(train_set))[0]
-        trainer = Trainer(architecture, train_set, protocol, run.place, compiling=steps >= WORTH_COMPILING)
         try:
-            yield from [trainer] * protocol.nets
+            if isinstance(architecture, str):
+                with self._trainer(architecture) as trainer:
+                    for net in self.lacks(name):
+                        train(trainer, net)
+                return
+            for net in self.lacks(name):
+                key, place = draws.make_key(self.run.seed, "rank", net, "builder"), self.run.place
+                with _seeded(int(key[0]), place), self._trainer(built(architecture, self.train_set, place)) as trainer:
+                    train(trainer, net)
+        except expected as error:
+            self._give_up(name, error, time.monotonic() - began)
+
+    @contextlib.contextmanager
+    def _trainer(self, architecture: str | nn.Module) -> Iterator[Trainer]:
+        """A trainer, whose memory is given back: there are many."""
+        steps = self.protocol.nets * self.protocol.length(len(self.train_set))[0]
+        compiling = steps >= WORTH_COMPILING
+        trainer = Trainer(architecture, self.train_set, self.protocol, self.run.place, compiling=compiling)
+        try:
+            yield trainer
         finally:
             trainer.release()
-        return
-    for net in range(protocol.nets):
-        with _seeded(int(draws.make_key(run.seed, "rank", net, "builder")[0]), run.place):
-            trainer = Trainer(built(architecture, train_set, run.place), train_set, protocol, run.place)
-            try:
-                yield trainer
-            finally:
-                trainer.release()
+
+    def _keep(self, name: str, net: int, trainer: Trainer, seconds: float) -> None:
+        """Look at what a network has learned in so many seconds, and write it down."""
+        began = time.monotonic()
+        if not bool(trainer.weights.isfinite().all()):
+            raise UserError("it diverged: its weights are no longer numbers")
+        accuracies = {key: trainer.accuracy(images) for key, images in self.seen.items()}
+        seconds += time.monotonic() - began
+        self.found[name][net] = accuracies
+        self.seconds[name] += seconds
+        about = {"name": name, "spec": self._spec(name), "settings": self.settings}
+        self.run.event("network", net=net, accuracies=accuracies, seconds=round(seconds, 3), **about)
+        self.run.progress.update(self.num_done)
+
+    def _give_up(self, name: str, error: Exception, seconds: float) -> None:
+        self.reasons[name] = " ".join(str(error).split()) or type(error).__name__
+        self.seconds[name] += seconds
+        self.run.progress.update(self.num_done)
+
+    def _reporter(self) -> Callable[[int], None]:
+        complete = [name for name in self.named if name not in self.reasons and not self.lacks(name)]
+        note = f"best {100 * max(self.row(name).accuracy for name in complete):.1f}%" if complete else ""
+
+        def report(_: int) -> None:
+            self.run.progress.update(self.num_done, note)
+            if self.run.stop_requested:
+                raise Interrupted
+
+        return report
 
 
 @contextlib.contextmanager
@@ -284,18 +305,9 @@ def _seeded(seed: int, place: Place) -> Iterator[None]:
         yield
 
 
-def _is_done(event: Mapping[str, Any], specs: Mapping[str, str]) -> bool:
-    """Whether an event is of one of these architectures, trained: a mapping may have given its name to another spec."""
-    spec = specs.get(event["name"])
-    return spec is not None and not event["reason"] and bool(event.get("spec", spec) == spec)
-
-
-def _row(event: Mapping[str, Any]) -> Ranked:
-    return Ranked(**{each.name: event[each.name] for each in dataclasses.fields(Ranked)})
-
-
 def _digest(small: CondensedSet | ImageData, looks: Mapping[str, ImageData], protocol: Protocol, run: Run) -> str:
-    """A hash of all that decides an accuracy beside the architecture: work under other settings is not taken over."""
+    """A hash of all that decides a network's accuracy beside its architecture and number: of other settings, none
+    is taken over."""
     if isinstance(small, ImageData):
         set_print = small.fingerprint
     else:
@@ -304,7 +316,7 @@ def _digest(small: CondensedSet | ImageData, looks: Mapping[str, ImageData], pro
             digest.update(tensor.cpu().contiguous().numpy().data)
         set_print = digest.hexdigest()
     about = {
-        **{key: value for key, value in dataclasses.asdict(protocol).items() if key != "network"},
+        **{key: value for key, value in dataclasses.asdict(protocol).items() if key not in ("network", "nets")},
         "seed": run.seed,
         "precision": run.place.precision,
         "set": [set_print, small.mean, small.std, small.can_flip],

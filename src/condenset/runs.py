@@ -343,6 +343,8 @@ def sweep(folder: Path) -> None:
 
 def _leftovers(folder: Path) -> list[Path]:
     patterns = [f".{name}.*.tmp" for name in FILES] + ["sets/.*.safetensors.*.tmp", "networks/.*.safetensors.*.tmp"]
+    if (folder / "experiment.toml").is_file():
+        patterns.append("parts/**/.*.tmp")
     return [path for pattern in patterns for path in folder.glob(pattern)]
 
 

@@ -16,8 +16,9 @@ from condenset.evaluation import protocol_for, score
 from condenset.files import write_file
 from condenset.methods import METHODS
 from condenset.methods.matching import dm_sizes, fitting
+from condenset.methods.pools import Pool
 from condenset.plans import WHOLE, Job, Plan, from_toml
-from condenset.recipes import CoresetRecipe, MatchingRecipe, Recipe
+from condenset.recipes import CoresetRecipe, DistributionRecipe, MatchingRecipe, Recipe
 from condenset.report.charts import save_comparison
 from condenset.report.grid import save_grid
 from condenset.runs import Run, is_run, writable
@@ -106,9 +107,21 @@ def _known_set(path: Path, recipe: Recipe, data: ImageData, run: Run) -> Condens
         return None
     small = CondensedSet.load(path)
     about = {key: small.provenance.get(key) for key in ("recipe", "seed", "fingerprint")}
-    if about != {"recipe": dataclasses.asdict(recipe), "seed": run.seed, "fingerprint": data.fingerprint}:
+    wanted = {"recipe": dataclasses.asdict(recipe), "seed": run.seed, "fingerprint": data.fingerprint}
+    if about != wanted and about != {**wanted, "recipe": _pool_elsewhere(recipe, small.provenance)}:
         raise UserError(f"{path} belongs to another recipe; move it away to make this job's set")
     return small
+
+
+def _pool_elsewhere(recipe: Recipe, about: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The recipe as a set's provenance has it, if the pool of networks it was made with has only been moved since."""
+    theirs, pool = about.get("recipe"), about.get("pool")
+    if not (isinstance(recipe, DistributionRecipe) and recipe.pool):
+        return None
+    if not (isinstance(theirs, dict) and isinstance(pool, dict)):
+        return None
+    same = Pool.load(recipe.pool).fingerprint == pool.get("fingerprint")
+    return {**dataclasses.asdict(recipe), "pool": theirs.get("pool")} if same else None
 
 
 def _record(dataset: str, small: CondensedSet | None, scores: Scores | None, run: Run) -> dict[str, Any]:

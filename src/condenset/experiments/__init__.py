@@ -20,6 +20,7 @@ from condenset.recipes import RECIPES
 from condenset.report.charts import save_chart
 from condenset.runs import Run, writable
 from condenset.types import Splits
+from condenset.version import VERSION
 from condenset.workflow import write_results
 
 __all__ = ["EXPERIMENTS", "SCALES", "Experiment", "Lab", "Outcome", "find", "perform", "wishes_for"]
@@ -48,7 +49,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         perform=networks,
         methods=("dm",),
         only=("dm",),
-        fixed=("pool", "group"),
+        fixed=("group",),
         repeated=True,
         sizes=True,
     ),
@@ -132,7 +133,8 @@ def perform(
     lab = Lab(dataset=dataset, scale=scale, wishes=asked, splits=splits, run=run, folder=folder, sets=sets)
     outcome = experiment.perform(lab)
     head = {"experiment": name, "dataset": dataset, "scale": scale, "seed": run.seed}
-    results = [{**head, **record} for record in outcome.records]
+    place = {"device": str(run.place.device), "hardware": run.place.hardware, "precision": run.place.precision}
+    results = [{**head, **record, **place, "version": VERSION} for record in outcome.records]
     write_results(folder / "results.json", results)
     with writable(folder):
         write_file(folder / "table.md", outcome.table.markdown().encode())

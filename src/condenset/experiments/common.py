@@ -224,12 +224,14 @@ class Lab:
             return made_set(self._set_path(name), method, recipe, data, run, beside)
 
     def condensed_sizes(self, method: str, recipes: Mapping[str, Recipe]) -> dict[str, CondensedSet]:
-        """The sets of several parts, by their names; those that can be are learned at once."""
+        """The sets of several parts, by their names; each is learned at once with those after it that can be."""
+        names = list(recipes)
 
-        def others(name: str) -> dict[str, Recipe]:
-            return {k: each for k, each in recipes.items() if k != name and can_be_one(recipes[name], each)}
+        def later(name: str) -> dict[str, Recipe]:
+            after = names[names.index(name) + 1 :]
+            return {each: recipes[each] for each in after if can_be_one(recipes[name], recipes[each])}
 
-        return {name: self.condensed(name, method, each, others=others(name)) for name, each in recipes.items()}
+        return {name: self.condensed(name, method, each, others=later(name)) for name, each in recipes.items()}
 
     def make_sizes(self, pairs: Collection[tuple[str, int]]) -> None:
         """Make the sets of these methods and sizes, for `made_and_scored` to find; those that can be, at once."""

@@ -8,7 +8,8 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 from condenset.experiments.common import Lab, Outcome, Record, Table, percent
-from condenset.methods.pools import EDGES, Pool, fill_pool, group_names, pool_protocol
+from condenset.methods.pools import EDGES, Pool, fill_pool, pool_protocol
+from condenset.recipes import DistributionRecipe
 from condenset.report.charts import new_panels
 from condenset.report.grid import draw_grid
 from condenset.runs import Run
@@ -25,12 +26,13 @@ SHOWN_IPC = 10  # that the appendix shows images of, if it is made
 def networks(lab: Lab) -> Outcome:
     """Accuracy by the networks whose embeddings were matched: random ones, or trained to some accuracy (Table 4)."""
     ipcs = lab.ipcs(tiny=(1,), small=(10,), paper=(1, 10, 50))
-    spec = lab.recipe("dm", ipcs[0]).network  # type: ignore[attr-defined]
-    pool = _pool(lab, spec)
-    groups = [RANDOM, *(name for name in (*group_names(EDGES), "all") if pool.group(name))]
+    pool = _pool(lab, ipcs[0])
+    groups = [RANDOM, *(name for name, size in pool.group_sizes().items() if size)]
 
     def made(group: str, end: str) -> list[CondensedSet]:
-        fields: dict[str, Any] = {} if group == RANDOM else {"pool": str(pool.folder), "group": group}
+        fields: dict[str, Any] = (
+            {"pool": "", "group": "all"} if group == RANDOM else {"pool": str(pool.folder), "group": group}
+        )
         recipes = {f"dm-{ipc}-{group}{end}": lab.recipe("dm", ipc, **fields) for ipc in ipcs}
         return list(lab.condensed_sizes("dm", recipes).values())
 
@@ -57,11 +59,16 @@ def networks(lab: Lab) -> Outcome:
     )
 
 
-def _pool(lab: Lab, spec: str) -> Pool:
-    """The trained networks, in the folder of a part."""
+def _pool(lab: Lab, ipc: int) -> Pool:
+    """The trained networks: those that were wished for, or else trained in the folder of a part."""
+    recipe, data = lab.recipe("dm", ipc), lab.splits.train
+    assert isinstance(recipe, DistributionRecipe)
+    if recipe.pool:
+        given = Pool.load(recipe.pool)
+        given.check_fits(recipe.network, data)
+        return given
     num, epochs = lab.at(tiny=(2, 20), small=(20, 20), paper=(1000, 30))
-    data = lab.splits.train
-    protocol = pool_protocol(data, network=spec, epochs=epochs)
+    protocol = pool_protocol(data, network=recipe.network, epochs=epochs)
     folder = lab.folder / "parts" / "pool" / "networks"
 
     def compute(run: Run) -> Record:
@@ -79,10 +86,13 @@ def _title(group: str) -> str:
 
 
 def _draw(sets: dict[str, CondensedSet]) -> Figure:
-    """The images by group, a panel each."""
-    figure, panels = new_panels(len(sets), columns=5, size=(3.5, 3.5))
-    for axes, (title, small) in zip(panels, sets.items(), strict=True):
-        axes.imshow(draw_grid([small], [""]))
+    """The images by group, a panel each, as high as a picture of so many classes needs."""
+    pictures = {title: draw_grid([small], [""]) for title, small in sets.items()}
+    width = 3.5
+    height = width * max(picture.height / picture.width for picture in pictures.values())
+    figure, panels = new_panels(len(sets), columns=5, size=(width, max(width, height)))
+    for axes, (title, picture) in zip(panels, pictures.items(), strict=True):
+        axes.imshow(picture)
         axes.set_title(title)
         axes.set_axis_off()
     return figure
