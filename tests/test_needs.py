@@ -70,9 +70,11 @@ def test_own_steps_are_plain_descent_whatever_the_protocol_says(monkeypatch: pyt
     made: list[Protocol] = []
     begin = Trainer.__init__
 
-    def noted(self: Trainer, network: str, data: TrainingSet, protocol: Protocol, *rest: object) -> None:
+    def noted(
+        self: Trainer, network: str, data: TrainingSet, protocol: Protocol, *rest: object, **more: object
+    ) -> None:
         made.append(protocol)
-        begin(self, network, data, protocol, *rest)  # type: ignore[arg-type]
+        begin(self, network, data, protocol, *rest, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Trainer, "__init__", noted)
     data = tiny_data([6, 6])

@@ -94,7 +94,9 @@ def test_gradient_is_that_of_finite_differences(case: Case) -> None:
             torch.testing.assert_close(gradient.view(-1)[place], slope, rtol=1e-5, atol=1e-8)
 
 
-@pytest.mark.parametrize("network", ["convnet(width=4, depth=2)", "convnet(width=4, depth=2, norm='batch')", "alexnet"])
+@pytest.mark.parametrize(
+    "network", ["convnet(width=4, depth=2)", "convnet(width=4, depth=2, norm='batch')", "alexnet_small"]
+)
 def test_gradient_of_real_networks(network: str) -> None:
     """Convolutions, norms and pooling have the second derivatives that the way back needs."""
     recipe = UnrolledRecipe(ipc=2, network=network, steps=2, epochs=1, batch=6)
@@ -244,6 +246,17 @@ def test_a_set_can_be_scored_by_its_own_steps() -> None:
     assert own.accuracies == cs.evaluate(small, data, nets=2, own_steps=True, epochs=3, device="cpu").accuracies
 
 
+def test_own_steps_are_taken_in_the_precision_they_were_learned_in() -> None:
+    data = tiny_data([6, 6, 6])
+    small = dd(data, recipe(network="mlp(width=16)", iterations=2), Run(place=CPU))
+    scores = [
+        cs.evaluate(small, data, nets=2, own_steps=True, device="cpu", precision=precision)
+        for precision in ("float32", "bfloat16")
+    ]
+    assert scores[0].accuracies == scores[1].accuracies
+    assert scores[1].protocol["precision"] == "float32"
+
+
 def test_own_steps_that_are_not_there() -> None:
     data = tiny_data([6, 6])
     with pytest.raises(cs.UserError, match="carries steps of its own"):
@@ -324,7 +337,7 @@ def test_networks_start_by_xaviers_rule_in_learning_and_in_own_steps() -> None:
 
 
 def test_networks_are_those_of_the_paper() -> None:
-    names = {"mnist": "lenet", "fashionmnist": "lenet", "cifar10": "alexnet"}
+    names = {"mnist": "lenet", "fashionmnist": "lenet", "cifar10": "alexnet_small"}
     for name, network in names.items():
         made = make_recipe("dd", ipc=10, name=name, size=28)
         assert isinstance(made, UnrolledRecipe)

@@ -53,7 +53,9 @@ def protocol_for(small: CondensedSet | ImageData, test: ImageData, **fields: Any
 def score(small: CondensedSet | ImageData, test: ImageData, protocol: Protocol, run: Run, text: str = "") -> Scores:
     """Score a set within a run: networks that were tested before a stop are not trained again."""
     check_match(small, test)
-    start, device = time.monotonic(), run.place.device
+    start, place, device = time.monotonic(), run.place, run.place.device
+    if protocol.own_steps:  # which were learned in that precision
+        place = dataclasses.replace(place, dtype=torch.float32)
     way = _digest(small, protocol, run)
     tested = [event for event in run.events("network") if event.get("way") == way]
     known = {event["net"]: event for event in tested if event["net"] < protocol.nets}
@@ -61,11 +63,12 @@ def score(small: CondensedSet | ImageData, test: ImageData, protocol: Protocol, 
     found = {net: event["accuracy"] for net, event in known.items()}
     spent = sum(event["seconds"] for event in known.values())
     left = [net for net in range(protocol.nets) if net not in known]
-    groups = [left[part] for part in parts(len(left), together(protocol.network, train_set, run.place))] if left else []
+    groups = [left[part] for part in parts(len(left), together(protocol.network, train_set, place))] if left else []
     own = _own_steps(small) if protocol.own_steps else None
     descent = dataclasses.replace(protocol, momentum=0.0, weight_decay=0.0, augment="none")
     made = descent if own else protocol
-    trainers = [Trainer(protocol.network, train_set, made, run.place) for _ in range(max(map(len, groups), default=0))]
+    num = max(map(len, groups), default=0)
+    trainers = [Trainer(protocol.network, train_set, made, place, compiling=not own) for _ in range(num)]
     steps = len(own["schedule"]) if own else protocol.length(len(train_set))[0]
     total, done = protocol.nets * steps, len(known) * steps
     with reported(run, text or "training networks", total, done) as report:
@@ -89,7 +92,7 @@ def score(small: CondensedSet | ImageData, test: ImageData, protocol: Protocol, 
     return Scores(
         accuracies=tuple(accuracies),
         network=networks.title(protocol.network),
-        protocol=dataclasses.asdict(made) | {"seed": run.seed, "precision": run.place.precision},
+        protocol=dataclasses.asdict(made) | {"seed": run.seed, "precision": place.precision},
         seconds=spent + time.monotonic() - start,
     )
 

@@ -18,7 +18,7 @@ from condenset.errors import UserError, check, check_choice, whole
 from condenset.methods.common import images_per_class
 from condenset.methods.matching import can_be_one, check_memory
 from condenset.presets import defaults_by_ipc, make_protocol, make_recipe
-from condenset.recipes import RECIPES, DistributionRecipe, MatchingRecipe, Protocol, Recipe
+from condenset.recipes import RECIPES, DistributionRecipe, MatchingRecipe, Protocol, Recipe, UnrolledRecipe
 from condenset.sizes import in_bytes
 from condenset.types import ImageData
 from condenset.version import VERSION
@@ -178,8 +178,10 @@ def make_plan(data: ImageData, wishes: Wishes, base: Plan | None = None, **field
     whole: Protocol | None = None
     if wishes.evaluate:
         matched = [job.recipe.network for job in jobs if isinstance(job.recipe, MatchingRecipe)]
-        others = [network for job in jobs if (network := getattr(job.recipe, "network", None))]
-        # Sets are compared on one network: matching's, which the paper scores with, before that of other methods.
+        fit = [job.recipe for job in jobs if not isinstance(job.recipe, UnrolledRecipe)]
+        others = [network for recipe in fit if (network := getattr(recipe, "network", None))]
+        # Sets are compared on one network: matching's, which the paper scores with, before that of other methods; never
+        # that of `dd`, whose networks without norms learn little but by the steps that they were unrolled for.
         known = {"network": (matched or others)[-1]} if others else {}
         known |= base.given.get("protocol", _fields(base.protocol)) if base else {}
         protocol = make_protocol(name=data.name, size=data.size, **{**known, **wishes.protocol})

@@ -88,11 +88,10 @@ def _method_preset(kind: type[Recipe], ipc: int, name: str, size: int) -> dict[s
     if issubclass(kind, GradientRecipe):
         return _gradient_preset(kind, ipc, name, size) if is_whole(ipc) else {}
     preset: dict[str, Any] = {}
-    if issubclass(kind, MatchingRecipe | PixelRecipe):
-        if is_whole(ipc):
-            preset["lr"] = default_lr(ipc)
-        if size >= 64:
-            preset["iterations"] = 10_000
+    if issubclass(kind, MatchingRecipe) and is_whole(ipc):
+        preset["lr"] = default_lr(ipc)
+    if issubclass(kind, MatchingRecipe | PixelRecipe) and size >= 64:
+        preset["iterations"] = 10_000
     if kind is UnrolledRecipe and name in ("mnist", "fashionmnist"):
         preset["network"] = "lenet"
     if (name, size) == DIGITS:

@@ -171,7 +171,7 @@ class PixelRecipe(Recipe):
     kernel: str = "linear"  # the only one that the paper found to beat random images
     bandwidth: float = 0.0  # of rbf and laplacian; 0: the median distance of real images of a class
     iterations: int = 20_000
-    lr: float = 1.0
+    lr: float = 0.1  # at 1 a single image a class follows the batches' means instead of settling at their mean
     momentum: float = 0.5
     batch: int = 256  # real images a class in every iteration
     init: str = "real"
@@ -190,7 +190,7 @@ class PixelRecipe(Recipe):
 class UnrolledRecipe(Recipe):
     """Dataset distillation: images and step sizes learned through unrolled training steps (Wang et al. 2018)."""
 
-    network: str = "alexnet"  # lenet for MNIST and FashionMNIST
+    network: str = "alexnet_small"  # lenet for MNIST and FashionMNIST
     iterations: int = 20_000
     lr: float = 0.01  # of Adam; halved four times on the way
     batch: int = 1024  # real images in every iteration, of all classes together

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 from statistics import pstdev
 
@@ -53,10 +54,10 @@ def test_it_leaves_its_files_and_does_nothing_twice(
     results = json.loads((tmp_path / "results.json").read_text())
     assert {"experiment", "dataset", "scale", "seed"} <= results[0].keys()
     assert (tmp_path / "table.md").read_text() == outcome.table.markdown()
-    if outcome.draw:
-        assert (tmp_path / "figure.png").exists()
-        title = re.search(r"<!-- (.*), scale tiny -->", (tmp_path / "figure.svg").read_text())
-        assert title and re.fullmatch(rf"{splits.train.name}, [\d, ]+ images? a class", title[1])
+    assert {"device", "hardware", "precision", "version"} <= results[0].keys()
+    assert (tmp_path / "figure.png").exists()
+    title = re.search(r"<!-- (.*), scale tiny -->", (tmp_path / "figure.svg").read_text())
+    assert title and re.fullmatch(rf"{splits.train.name}, [\d, ]+ images? a class", title[1])
 
     def never(*_: object, **__: object) -> None:
         raise AssertionError("done again")
@@ -177,7 +178,7 @@ def test_what_was_scored_otherwise_is_scored_again(splits: Splits, tmp_path: Pat
         ({"whole_epochs": -1}, "epochs must be a whole number, 0 or more"),
         ({"sets": 0}, "sets must be a whole number, 1 or more"),
         ({"experiment": "nas", "sets": 2}, "takes no number of sets"),
-        ({"experiment": "networks", "set": ("dm.pool=a",)}, "nothing to choose by --set pool"),
+        ({"experiment": "networks", "set": ("dm.pool=a", "dm.group=10-20")}, "nothing to choose by --set group"),
         ({"experiment": "architectures", "set": ("network=mlp",)}, "nothing to choose by --set network"),
         ({"experiment": "distribution", "nets": 3}, "nothing to choose by --nets"),
         ({"experiment": "batchnorm", "whole_epochs": 3}, "nothing to choose by --whole-epochs"),
@@ -262,8 +263,56 @@ def test_what_the_scales_stand_for(splits: Splits, tmp_path: Path) -> None:
         for scale in ("small", "paper")
     )
     assert [len(lab.each_set(lambda end: end)) for lab in (small, paper)] == [1, 5]
-    assert (small.protocol(whole=True).epochs, paper.protocol(whole=True).epochs) == (30, 200)
+    assert (small.protocol(whole=True).epochs, paper.protocol(whole=True).epochs) == (100, 200)
     assert (small.protocol().epochs, paper.protocol().epochs) == (300, 1000)
+    for lab, image_steps in ((small, (1000, 1000, 2500)), (paper, (1000, 10_000, 50_000))):
+        assert tuple(lab.recipe("dc", ipc).image_steps for ipc in (1, 10, 50)) == image_steps  # type: ignore[attr-defined]
+
+
+def test_a_pool_may_be_given_and_all_of_it_be_moved(
+    splits: Splits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_at(monkeypatch)
+    about = {"dataset": "tiny", "scale": "tiny"}
+    own = go("networks", splits, tmp_path / "own")
+    trained = tmp_path / "own" / "parts" / "pool" / "networks"
+    shutil.move(trained, tmp_path / "pool")
+    monkeypatch.setattr("condenset.experiments.pooled.fill_pool", None)
+    wishes = Settings(experiment="networks", **about, set=(f"dm.pool={tmp_path / 'pool'}",)).wishes
+    given = perform("networks", splits, tiny_run(tmp_path / "a"), tmp_path / "a", **about, wishes=wishes)
+    assert [each["group"] for each in given.records] == [each["group"] for each in own.records]
+    for name in (f"dm-1-{each['group']}" for each in own.records):
+        sets = [CondensedSet.load(tmp_path / run / "parts" / name / "condensed.safetensors") for run in ("own", "a")]
+        assert sets[0].images.equal(sets[1].images)
+
+    shutil.move(tmp_path / "own", tmp_path / "moved")  # an experiment with the pool in it
+    shutil.move(tmp_path / "pool", tmp_path / "moved" / "parts" / "pool" / "networks")
+    monkeypatch.setattr(workflow, "METHODS", {})
+    go("networks", splits, tmp_path / "moved")
+    (tmp_path / "moved/parts/pool/networks/0001.safetensors").unlink()  # which makes it another pool
+    with pytest.raises(UserError, match="belongs to another recipe"):
+        go("networks", splits, tmp_path / "moved")
+
+
+def test_sizes_that_do_not_all_fit_are_paired_with_later_ones(
+    splits: Splits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_at(monkeypatch)
+    at_once: list[list[int]] = []
+    learn = workflow.dm_sizes
+    monkeypatch.setattr(workflow, "fitting", lambda _, sizes, run: min(2, len(sizes)))
+    monkeypatch.setattr(
+        workflow, "dm_sizes", lambda data, sizes, run: at_once.append([e.ipc for e in sizes]) or learn(data, sizes, run)
+    )
+    wishes = Settings(experiment="sizes", dataset="tiny", scale="tiny", methods=("dm",), ipc=(1, 2, 3, 4)).wishes
+    perform("sizes", splits, tiny_run(tmp_path), tmp_path, dataset="tiny", scale="tiny", wishes=wishes)
+    assert at_once == [[1, 2], [3, 4]]
+
+
+def test_images_too_small_for_an_architecture_are_told_of_first(splits: Splits, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="vgg11 needs images of"):
+        perform("architectures", splits, tiny_run(tmp_path), tmp_path, dataset="tiny", scale="small")
+    assert not (tmp_path / "parts").exists()
 
 
 def test_what_is_asked_of_the_scoring_reaches_it(

@@ -13,6 +13,7 @@ from condenset.experiments import common
 from condenset.experiments.cost import log_spaced
 from condenset.experiments.distribution import _draw, summary, tsne
 from condenset.experiments.pooled import _title
+from condenset.report.charts import draw_bars
 from condenset.runs import Interrupted, Run
 from condenset.types import Splits
 from plain import StopAtLoop, tiny_data
@@ -54,6 +55,20 @@ def test_the_map_is_a_function_of_the_seed_and_keeps_clusters_apart() -> None:
     first, again = tsne(features, 0), tsne(features, 0)
     assert torch.equal(first, again)
     assert summary(first, labels, first, labels)["agreement"] == 1
+
+
+def test_bars_stand_for_the_accuracies_that_are_there() -> None:
+    def cell(mean: float) -> dict[str, float]:
+        return {"accuracy_mean": mean, "accuracy_std": 0.01}
+
+    cells = {("1", "dd"): cell(0.2), ("1", "dm"): cell(0.3), ("50", "dm"): cell(0.6)}  # dd has none of 50
+    (axes,) = draw_bars(cells, bound=cell(0.8)).axes
+    bars = {
+        bar.get_label(): [patch.get_height() for patch in bar] for bar in axes.containers if hasattr(bar, "patches")
+    }
+    assert bars == {"dd": pytest.approx([20]), "dm": pytest.approx([30, 60])}
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["1", "50"]
+    assert 80 in axes.lines[-1].get_ydata()
 
 
 def test_groups_are_written_as_in_the_paper() -> None:

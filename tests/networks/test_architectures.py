@@ -31,6 +31,8 @@ KNOWN = [
     ("alexnet", 1, 28, 3072, 1_865_802),
     ("alexnet", 3, 84, 19_200, 2_033_482),
     ("alexnet(norm='batch')", 3, 32, 3072, 1_874_122),
+    ("alexnet_small", 3, 32, 192, 1_756_426),
+    ("alexnet_small", 1, 28, 192, 1_384_586),
     ("vgg11", 3, 32, 512, 9_231_114),
     ("vgg11", 1, 28, 512, 9_229_962),
     ("vgg11", 3, 64, 2048, 9_246_474),
@@ -51,6 +53,7 @@ SMALLEST = [
     ("convnet(depth=3, pooling='none')", 1, 2),
     ("alexnet", 3, 8),
     ("alexnet(norm='instance')", 1, 4),
+    ("alexnet_small", 3, 4),
     ("vgg11", 3, 32),
     ("resnet18", 3, 16),
     ("resnet18_ap", 1, 16),
@@ -76,7 +79,7 @@ def test_known_sizes(spec: str, channels: int, size: int, num_features: int, num
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_shapes(name: str, channels: int, size: int) -> None:
-    if size == 8 and name not in ("convnet", "alexnet", "mlp"):
+    if size == 8 and name not in ("convnet", "alexnet", "alexnet_small", "mlp"):
         with pytest.raises(UserError, match="but got 8x8"):
             build_meta(name, channels=channels, size=size)
         return

@@ -18,6 +18,7 @@ SPECS = [
     ("convnet(width=8, depth=2, norm='group', pooling='none')", 8),
     ("convnet(width=8, depth=2, norm='batch')", 8),
     ("alexnet", 8),
+    ("alexnet_small", 8),
     ("vgg11", 32),
     ("resnet18", 16),
     ("resnet18(norm='batch')", 16),

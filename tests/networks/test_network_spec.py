@@ -31,8 +31,8 @@ REFUSED = {
     "(" * 199: "a network must be written like",
     "-" * 199 + "1": "a network must be written like",
     "convnet" + " " * 200: "at most 200 characters",
-    "convent": "network must be one of convnet, alexnet, vgg11, resnet18, resnet18_ap, lenet, mlp, but got 'convent'; "
-    "did you mean 'convnet'?",
+    "convent": "network must be one of convnet, alexnet, alexnet_small, vgg11, resnet18, resnet18_ap, lenet, mlp, but "
+    "got 'convent'; did you mean 'convnet'?",
     "ConvNet": "did you mean 'convnet'?",
     "convnet(widht=3)": "but got 'widht'; did you mean 'width'?",
     "convnet(width='a')": "width must be a whole number from 1 to 4096, but got 'a'",
@@ -135,7 +135,7 @@ def test_the_default_depth_follows_from_the_size(size: int, depth: int) -> None:
 
 def test_titles() -> None:
     titles = [title(name) for name in NETWORKS]
-    assert titles == ["ConvNet", "AlexNet", "VGG-11", "ResNet-18", "ResNet-18AP", "LeNet", "MLP"]
+    assert titles == ["ConvNet", "AlexNet", "small AlexNet", "VGG-11", "ResNet-18", "ResNet-18AP", "LeNet", "MLP"]
     assert title("convnet(norm='batch')") == "ConvNetBN"
     assert title("convnet(norm='layer')") == "ConvNet"
 

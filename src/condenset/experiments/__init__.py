@@ -138,11 +138,10 @@ def perform(
     write_results(folder / "results.json", results)
     with writable(folder):
         write_file(folder / "table.md", outcome.table.markdown().encode())
-        if outcome.draw:
-            figure = outcome.draw()
-            about = f"{splits.train.name}, {_images(outcome.ipcs)} a class, scale {scale}"
-            figure.suptitle(about, fontsize="medium", parse_math=False)  # a file's name may hold dollars
-            save_chart(figure, folder / "figure.png")
+        figure = outcome.draw()
+        about = f"{splits.train.name}, {_images(outcome.ipcs)} a class, scale {scale}"
+        figure.suptitle(about, fontsize="medium", parse_math=False)  # a file's name may hold dollars
+        save_chart(figure, folder / "figure.png")
     return outcome
 
 

@@ -19,7 +19,7 @@ from condenset.evaluation import score
 from condenset.files import write_file
 from condenset.methods.matching import can_be_one
 from condenset.presets import make_protocol, make_recipe
-from condenset.recipes import RECIPES, Protocol, Recipe
+from condenset.recipes import RECIPES, GradientRecipe, Protocol, Recipe, default_loops
 from condenset.runs import Run, writable
 from condenset.types import CondensedSet, ImageData, Splits
 from condenset.workflow import cost_of, made_set
@@ -45,15 +45,14 @@ RECIPES_AT: dict[str, dict[str, Any]] = {
 METHODS_AT: dict[tuple[str, str], dict[str, Any]] = {
     ("tiny", "dc"): {"iterations": 2},
     ("tiny", "dsa"): {"iterations": 2},
-    ("small", "dc"): {"iterations": 50},
-    ("small", "dsa"): {"iterations": 50},
 }
 PROTOCOLS_AT: dict[str, dict[str, Any]] = {
     "tiny": {"network": TINY_NETWORK, "nets": 2, "epochs": 10},
     "small": {"nets": 3, "epochs": 300},
     "paper": {},
 }
-WHOLE_EPOCHS_AT = {"tiny": 3, "small": 30}
+WHOLE_EPOCHS_AT = {"tiny": 3, "small": 100}
+LEAST_IMAGE_STEPS = 1_000  # of gradient matching at the scale small: it has few for small sets, many for large ones
 
 
 class Table(NamedTuple):
@@ -74,7 +73,7 @@ class Outcome:
 
     records: Sequence[Mapping[str, Any]]
     table: Table
-    draw: Callable[[], Figure] | None = None  # the figure, without what is said of every experiment's
+    draw: Callable[[], Figure]  # the figure, without what is said of every experiment's
     ipcs: Sequence[int] = ()  # images a class of the sets that the figure shows
 
 
@@ -188,7 +187,10 @@ class Lab:
         """A method's recipe at this scale, as was wished; fields given win."""
         data = data or self.splits.train
         names = {item.name for item in dataclasses.fields(RECIPES[method])}
-        usual = {**RECIPES_AT[self.scale], **METHODS_AT.get((self.scale, method), {}), **self.wishes.fields_of(method)}
+        usual = {**RECIPES_AT[self.scale], **METHODS_AT.get((self.scale, method), {})}
+        if self.scale == "small" and issubclass(RECIPES[method], GradientRecipe):
+            usual["iterations"] = max(50, LEAST_IMAGE_STEPS // default_loops(ipc)["outer"])
+        usual |= self.wishes.fields_of(method)
         taken = {key: value for key, value in usual.items() if key in names}
         mine = {key: value for key, value in fields.items() if key in names}
         return make_recipe(method, name=data.name, size=data.size, **{**taken, **mine, "ipc": ipc})

@@ -7,11 +7,13 @@ import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import torch
+
 from condenset import networks
 from condenset.errors import check
 from condenset.experiments.common import Lab, Outcome, Record, Table, percent
 from condenset.methods.common import images_per_class
-from condenset.report.charts import new_chart
+from condenset.report.charts import draw_bars, new_chart
 from condenset.workflow import cost_of
 
 if TYPE_CHECKING:
@@ -30,10 +32,11 @@ def sota(lab: Lab) -> Outcome:
     whole = lab.made_and_scored(WHOLE, WHOLE, 0)
     rows = []
     for ipc in ipcs:
-        cells = [percent(found[method, ipc]) if (method, ipc) in found else "-" for method in lab.methods]
-        rows.append((str(ipc), *cells, percent(whole)))
+        row = [percent(found[method, ipc]) if (method, ipc) in found else "-" for method in lab.methods]
+        rows.append((str(ipc), *row, percent(whole)))
     table = Table(("images a class", *lab.methods, "whole dataset"), rows)
-    return Outcome(records=[*found.values(), whole], table=table)
+    cells = {(f"{ipc} a class", method): record for (method, ipc), record in found.items()}
+    return Outcome(records=[*found.values(), whole], table=table, draw=lambda: draw_bars(cells, bound=whole), ipcs=ipcs)
 
 
 def batchnorm(lab: Lab) -> Outcome:
@@ -52,7 +55,8 @@ def batchnorm(lab: Lab) -> Outcome:
         (norm, *(percent(next(r for r in records if (r["norm"], r["method"]) == (norm, m))) for m in methods))
         for norm in ("instance", "batch")
     ]
-    return Outcome(records=records, table=Table(("norm", *methods), rows))
+    bars = {(record["method"], f"{record['norm']} norm"): record for record in records}
+    return Outcome(records=records, table=Table(("norm", *methods), rows), draw=lambda: draw_bars(bars), ipcs=(ipc,))
 
 
 def architectures(lab: Lab) -> Outcome:
@@ -67,6 +71,10 @@ def architectures(lab: Lab) -> Outcome:
     learned = dict(tested)
     if "ResNet" in learned:  # the paper learns with average pooling for strides
         learned["ResNet"] = "resnet18_ap(norm='batch')"
+    shape = {"channels": lab.splits.train.channels, "size": size, "num_classes": lab.splits.train.num_classes}
+    for spec in (*learned.values(), *tested.values()):
+        with torch.device("meta"):
+            networks.build(spec, **shape)  # images too small for one are told of before the first set is made
     pairs = [(method, "ConvNet") for method in lab.methods if method != "dm"]
     pairs += [("dm", name) for name in learned if "dm" in lab.methods]
 
@@ -84,7 +92,9 @@ def architectures(lab: Lab) -> Outcome:
     for method, source in pairs:
         mine = [r for r in records if (r["method"], r["condensed_on"]) == (method, source)]
         rows.append((method, source, *map(percent, mine)))
-    return Outcome(records=records, table=Table(("method", "condensed on", *tested), rows))
+    bars = {(f"tested on {r['tested_on']}", f"{r['method']}, {r['condensed_on']}"): r for r in records}
+    table = Table(("method", "condensed on", *tested), rows)
+    return Outcome(records=records, table=table, draw=lambda: draw_bars(bars), ipcs=(ipc,))
 
 
 def sizes(lab: Lab) -> Outcome:

@@ -15,7 +15,7 @@ from condenset.networks.convnet import ConvNet, default_depth
 from condenset.networks.layers import ACTIVATIONS, NORMS, POOLINGS
 from condenset.networks.parameters import Parameters, batch_statistics, headless, initialise, parameter_starts
 from condenset.networks.resnet import ResNet18
-from condenset.networks.small import MLP, LeNet
+from condenset.networks.small import MLP, LeNet, SmallAlexNet
 from condenset.networks.space import search_space
 from condenset.networks.spec import Architecture, Option, read_spec
 from condenset.networks.vgg import VGG11
@@ -58,6 +58,9 @@ NETWORKS: dict[str, Architecture] = {
         "AlexNet",
         "five convolutions with max pooling, cut to small images",
         {"norm": Option("none", ("none", "batch", "instance"))},
+    ),
+    "alexnet_small": Architecture(
+        SmallAlexNet, "small AlexNet", "two convolutions with max pooling, then linear: dataset distillation's own"
     ),
     "vgg11": Architecture(VGG11, "VGG-11", "eight 3x3 convolutions with max pooling", _INSTANCE_OR_BATCH),
     "resnet18": Architecture(

@@ -46,6 +46,24 @@ def save_comparison(records: Sequence[Record], dataset: str, path: Path) -> None
     save_chart(figure, path)
 
 
+def draw_bars(cells: Mapping[tuple[str, str], Record], bound: Record | None = None) -> Figure:
+    """Accuracies as bars, by the group along the axis and the series within it; bound: the whole dataset's, a line."""
+    figure, axes = new_chart()
+    groups, series = (list(dict.fromkeys(key[place] for key in cells)) for place in (0, 1))
+    width = 0.8 / len(series)
+    for number, name in enumerate(series):
+        mine = {place: cells[group, name] for place, group in enumerate(groups) if (group, name) in cells}
+        places = [place + (number - (len(series) - 1) / 2) * width for place in mine]
+        means, spreads = ([100 * each[key] for each in mine.values()] for key in ("accuracy_mean", "accuracy_std"))
+        axes.bar(places, means, width, yerr=spreads, capsize=2, color=f"C{number % 10}", label=name)
+    if bound:
+        axes.axhline(100 * bound["accuracy_mean"], color="gray", linestyle="--", label="whole dataset")
+    axes.set_xticks(range(len(groups)), groups)
+    axes.set_ylabel("test accuracy, %")
+    figure.legend(loc="outside right upper")
+    return figure
+
+
 def set_seconds(axes: Axes, seconds: Sequence[float], least: float) -> None:
     """A logarithmic axis of seconds, which says so where some are drawn at `least` because they are fewer."""
     moved = f" (fewer than {least:g}: drawn at {least:g})" if min(seconds, default=least) < least else ""
