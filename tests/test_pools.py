@@ -235,8 +235,18 @@ def test_a_pool_is_trained_network_by_network(tmp_path: Path, shared: Pool, monk
     assert (tmp_path / "0000.safetensors").stat().st_mtime_ns == before
     files = {path.name for path in tmp_path.iterdir()}
     assert files == {"pool.json", "0000.safetensors", "0001.safetensors", "0002.safetensors"}
-    monkeypatch.setattr(Trainer, "train", None)
+    monkeypatch.setattr(Trainer, "training", None)
     assert small_pool(tmp_path, num=2).num_networks == 3  # there already
+
+
+def test_side_by_side_networks_come_out_as_one_by_one(
+    tmp_path: Path, shared: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pools, "together", lambda *_: 2)
+    found = small_pool(tmp_path)
+    assert found.fingerprint == shared.fingerprint
+    for mine, theirs in zip(found.states, shared.states, strict=True):
+        assert torch.equal(*(read_tensors(state.path)[0]["weights"][state.row] for state in (mine, theirs)))
 
 
 def test_what_does_not_fit_is_one_line(shared: Pool, tmp_path: Path) -> None:
@@ -280,9 +290,10 @@ def test_damaged_files_are_named(shared: Pool, tmp_path: Path) -> None:
     shutil.copytree(shared.folder, folder)
     file = folder / "0001.safetensors"
     tensors, metadata = read_tensors(file)
-    write_tensors(file, {"weights": tensors["weights"][:, 1:]}, metadata)
-    with pytest.raises(cs.UserError, match=r"0001\.safetensors holds other weights"):
-        problem(pooled(Pool.load(folder)))
+    for other in (tensors["weights"][:, 1:], tensors["weights"][:-1], tensors["weights"][0]):
+        write_tensors(file, {"weights": other.clone()}, metadata)
+        with pytest.raises(cs.UserError, match=r"0001\.safetensors holds other weights"):
+            problem(pooled(Pool.load(folder)))
     write_tensors(file, tensors, {"pool": metadata["pool"].replace('"about": "', '"about": "x')})
     with pytest.raises(cs.UserError, match=r"0001\.safetensors belongs to another pool"):
         Pool.load(folder)

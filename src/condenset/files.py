@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +46,17 @@ def read_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[
     """Tensors and metadata of a .safetensors file; sizes are checked against the file before anything is read."""
     with _opened(path) as file:
         return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
+
+
+def read_rows(path: str | os.PathLike[str], name: str, rows: Sequence[int]) -> Tensor:
+    """Some rows of one tensor of a .safetensors file, the others left on disk; empty where it has no such rows."""
+    import torch
+
+    with _opened(path) as file:
+        shape = file.get_slice(name).get_shape() if name in file.keys() else []  # noqa: SIM118
+        if not shape or not rows or max(rows) >= shape[0]:
+            return torch.empty(0)
+        return torch.cat([file.get_slice(name)[row : row + 1] for row in rows])
 
 
 def read_metadata(path: str | os.PathLike[str]) -> dict[str, str]:

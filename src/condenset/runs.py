@@ -190,6 +190,8 @@ def iterate(
     if not 0 <= first <= iterations:
         raise UserError(f"{run.checkpoint_path} must stand at one of {iterations} iterations, but got {first}")
     step = prepare()
+    if first:
+        clock = time.monotonic()  # to make the step ready has been counted: the seconds are those of a run undisturbed
     losses = state["losses"]
     checked, looked, stretch = first, time.monotonic(), 1
 

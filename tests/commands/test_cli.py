@@ -364,10 +364,24 @@ def test_an_experiment_reads_its_data_once(condenset: Condenset, toy: Path, monk
     assert (settings["ipc"], settings["sets"], settings["memory"]) == ([2], 2, 2**30)
     assert result.out.splitlines()[0].startswith("images a class  random      mmd ")
     assert "its numbers mean nothing" in result.out
+    left = Path("a/parts/mmd-2/.checkpoint.x.tmp")  # as a kill would leave it
+    left.touch()
     assert condenset("resume", "a").out == result.out
+    assert not left.exists()
     assert len(read) == 2
     write_npz(toy, seed=1)
     assert "is no longer the data that a began with" in condenset("resume", "a").complaint
+
+
+def test_an_experiment_knows_a_pool_by_its_whole_path(condenset: Condenset, toy: Path, tmp_path: Path) -> None:
+    paper = ("paper", "networks", "--dataset", toy, "--scale", "tiny", "--device", "cpu", "--out", "a")
+    complaint = condenset(*paper, "--set", "dm.pool=here").complaint
+    assert f"{tmp_path / 'here'} is not a pool of networks" in complaint
+    assert not Path("a").exists()
+    network = ("--network", "convnet(width=16, depth=2)")
+    assert condenset("networks", "train-pool", toy, "--num", 1, "--epochs", 1, *network, "--out", "here").code == 0
+    assert condenset(*paper, "--set", "dm.pool=here", "--nets", 1, "--epochs", 0).code == 0
+    assert tomllib.loads(Path("a/experiment.toml").read_text())["set"] == [f"dm.pool={tmp_path / 'here'}"]
 
 
 def test_compare_takes_all_methods_unless_told(condenset: Condenset, toy: Path) -> None:

@@ -83,6 +83,25 @@ def test_seconds_add_up_over_a_resume(tmp_path: Path) -> None:
     assert iterate(new_run(tmp_path), new_state(), 9, counting(state), "") >= 100
 
 
+def test_to_make_a_step_ready_counts_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(runs.time, "monotonic", lambda: now)
+
+    def prepare() -> Callable[[int], None]:
+        nonlocal now
+        now += 60  # as compiling does
+
+        def step(i: int) -> None:
+            nonlocal now
+            now += 1
+
+        return step
+
+    assert iterate(new_run(tmp_path), new_state(), 9, prepare, "") == 69
+    new_run(tmp_path).checkpoint(5, 65.0, new_state(), force=True)
+    assert iterate(new_run(tmp_path), new_state(), 9, prepare, "") == 69
+
+
 def test_no_checkpoint_before_it_is_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runs, "CHECKPOINT_SECONDS", 1e9)
     state = new_state()

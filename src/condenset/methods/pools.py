@@ -11,7 +11,7 @@ import itertools
 import json
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,14 +22,15 @@ from torch import Tensor, nn
 from condenset import networks
 from condenset.data.validation import split_off
 from condenset.engine import Place
+from condenset.engine.memory import parts
 from condenset.errors import UserError, check, whole
-from condenset.files import read_metadata, read_tensors, write_file, write_tensors
+from condenset.files import read_metadata, read_rows, write_file, write_tensors
 from condenset.methods.trained import about_training
 from condenset.presets import make_protocol
 from condenset.progress import Shown
 from condenset.recipes import Protocol, read_group
 from condenset.runs import Run, reported, writable
-from condenset.train import Trainer, TrainingSet
+from condenset.train import Trainer, TrainingSet, side_by_side, together
 from condenset.types import ImageData, check_data
 
 EDGES = (10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0)  # % of validation images right, between the paper's groups
@@ -102,8 +103,8 @@ class Pool:
         first = 0
         for path, mine in itertools.groupby(states, key=lambda state: state.path):
             rows = [state.row for state in mine]
-            found_SP = _read_weights(path, len(wanted_P))
-            out_GP[first : first + len(rows)] = found_SP[rows][:, wanted_P].to(place.device, dtype)
+            found_SP = _read_weights(path, rows, len(wanted_P))
+            out_GP[first : first + len(rows)] = found_SP[:, wanted_P].to(place.device, dtype)
             first += len(rows)
         return out_GP
 
@@ -155,13 +156,22 @@ def fill_pool(data: ImageData, folder: Path, num: int, protocol: Protocol, edges
     missing = [number for number in range(num) if not _path(folder, number).exists()]
     if missing:
         rest, held = split_off(data, HELD_OUT, seed=run.seed)
-        trainer = Trainer(protocol.network, TrainingSet.of(rest, run.place.device), protocol, run.place)
-        seen = Watch(trainer, TrainingSet.of(held, run.place.device), names)
-        with reported(run, "training a pool of networks", num * trainer.num_steps) as report:
-            for number in missing:
-                seen.train(run.seed, number, _offset(report, number * trainer.num_steps))
-                with writable(folder):
-                    write_tensors(_path(folder, number), {"weights": seen.weights_SP}, seen.metadata(about))
+        train_set, held_set = (TrainingSet.of(part, run.place.device) for part in (rest, held))
+        groups = parts(len(missing), together(protocol.network, train_set, run.place))
+        trainers = [Trainer(protocol.network, train_set, protocol, run.place) for _ in missing[groups[0]]]
+        watches, steps = [Watch(trainer, held_set, names) for trainer in trainers], trainers[0].num_steps
+        done = (num - len(missing)) * steps
+        with reported(run, "training a pool of networks", num * steps, done) as report:
+            for numbers in (missing[group] for group in groups):
+                mine = dict(zip(numbers, watches, strict=False))
+                trainings = [watch.training(run.seed, number) for number, watch in mine.items()]
+                for each in side_by_side(trainings, run.place.device):
+                    look = report if each < steps else run.progress.update  # what is trained is kept, come what may
+                    look(done + each * len(mine))
+                done += steps * len(mine)
+                for number, watch in mine.items():
+                    with writable(folder):
+                        write_tensors(_path(folder, number), {"weights": watch.weights_SP}, watch.metadata(about))
     return Pool.load(folder)
 
 
@@ -171,29 +181,24 @@ def about_pool(data: ImageData, protocol: Protocol, edges: Sequence[float], run:
     return about_training(data, protocol, run) | shape | {"edges": list(edges)}
 
 
-def _offset(report: Callable[[int], None], before: int) -> Callable[[int], None]:
-    return lambda done: report(before + done)
-
-
 class Watch:
     """Trains networks and looks at the validation images as it goes: often at first, then after every pass."""
 
     def __init__(self, trainer: Trainer, held: TrainingSet, groups: Sequence[str]) -> None:
         self.trainer, self.held, self.groups = trainer, held, groups
-        self.looks = early_looks(-(-len(trainer.data) // trainer.protocol.batch))
+        self.a_pass = -(-len(trainer.data) // trainer.protocol.batch)  # steps
+        self.looks = early_looks(self.a_pass)
         self.step = 0
         self.kept: list[tuple[int, float, Tensor]] = []  # step, accuracy, weights
 
-    def train(self, seed: int, number: int, report: Callable[[int], None]) -> None:
-        """Train network `number` of a pool; what is kept of it stands until the next."""
+    def training(self, seed: int, number: int) -> Iterator[int]:
+        """Train network `number` of a pool, resting as a trainer does; what is kept of it stands until the next."""
         self.step, self.kept = 0, []
-        last = self.trainer.passes
-
-        def pass_ended(done: int) -> None:
-            self.look(always=done == last)
-
-        step_ended = self._step_ended
-        self.trainer.train(seed, "pool", number, report=report, after_pass=pass_ended, after_step=step_ended)
+        for done in self.trainer.training(seed, "pool", number, after_step=self._step_ended):
+            last = done == self.trainer.num_steps
+            if last or done % self.a_pass == 0:
+                self.look(always=last)
+            yield done
 
     def look(self, *, always: bool = False) -> None:
         """Keep the network as it stands if it is the first in its group, or always."""
@@ -300,8 +305,8 @@ def _read_states(path: Path, about: Mapping[str, Any]) -> list[State]:
     return states
 
 
-def _read_weights(path: Path, num: int) -> Tensor:
-    weights_SP = read_tensors(path)[0].get("weights", torch.empty(0))
+def _read_weights(path: Path, rows: Sequence[int], num: int) -> Tensor:
+    weights_SP = read_rows(path, "weights", rows)
     fits = weights_SP.ndim == 2 and weights_SP.shape[1] == num and weights_SP.dtype == torch.float32
     if not fits or not bool(weights_SP.isfinite().all()):
         raise UserError(f"{path} holds other weights than its network has; delete it to train the network again")
