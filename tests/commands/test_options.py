@@ -13,6 +13,7 @@ from shell import TINY_NETWORK, Condenset, write_npz
 from condenset import Pool, cli_run, experiments, load, workflow
 from condenset.experiments.common import Outcome, Table
 from condenset.plans import Wishes
+from condenset.report.charts import new_chart
 from condenset.runs import Run
 
 PLACE = ("--seed", 6, "--device", "cpu", "--precision", "bfloat16", "--memory", "1K", "--size", 9)
@@ -58,7 +59,7 @@ def performed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Run, dict[str, Any]
     def perform(name: str, splits: object, run: Run, folder: Path, **asked: Any) -> Outcome:
         found.append((run, {"name": name, **asked}))
         (folder / "parts").mkdir(exist_ok=True)
-        return Outcome(records=[], table=Table(("a",), [("b",)]))
+        return Outcome(records=[], table=Table(("a",), [("b",)]), draw=lambda: new_chart()[0])
 
     monkeypatch.setattr(experiments, "perform", perform)
     return found
