@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from condenset import UserError, augment, draws, networks
 from condenset.engine import Place
+from condenset.engine import step as engine_step
 from condenset.methods.gradient import NORM_IMAGES, GradientMatching, dc, dsa, row_distance
 from condenset.presets import make_recipe
 from condenset.recipes import GradientRecipe, SiameseRecipe, default_loops
@@ -188,6 +190,40 @@ def test_the_traced_step_is_the_step() -> None:
         args = (*given, matching.images_NCHW.unflatten(0, (2, 3)), chunk.classes_K, chunk.synthetic_KI, real)
         again = make_fx(lambda *args: matching.loss_and_slope(*args))(*args)(*args)  # noqa: B023
         torch.testing.assert_close(again, matching.loss_and_slope(*args))
+
+
+@pytest.mark.parametrize("norm", ["instance", "batch"])
+def test_a_trace_serves_all_problems_of_its_shapes(norm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it reads comes as arguments: nothing of the problem it was made for is left in it."""
+    made: list[object] = []
+    monkeypatch.setattr(engine_step, "compiled", lambda graph, _: made.append(graph) or graph)
+    monkeypatch.setattr(engine_step, "_traces", {})
+    gpu = Place(torch.device("cuda"), torch.float32)
+
+    def check(seed: int, method: type[GradientRecipe] = GradientRecipe, **fields: Any) -> None:
+        spec = f"convnet(width=8, depth=2, norm={norm!r})"
+        data, run = tiny_data([6, 6], seed=seed), Run(seed=seed, place=CPU)
+        matching = GradientMatching(data, recipe(method, network=spec, **fields), run, [fields.get("ipc", 3)] * 2)
+        matching.draw_network()
+        matching._set_statistics()
+        fast = engine_step.traced(matching.loss_and_slope, gpu, spec)
+        chunk, weights = matching.chunks[0], matching.trainer.weights
+        real_KBCHW = matching.store.take(matching.store.choose(matching.keys["real"], 0, chunk.classes_K, 5))
+        real = matching.real_gradients(weights, matching.buffers, real_KBCHW, chunk.classes_K, chunk.real_KB)
+        images_KICHW = matching.images_NCHW.unflatten(0, (2, -1))
+        args = (weights, matching.buffers, images_KICHW, chunk.classes_K, chunk.synthetic_KI, real)
+        torch.testing.assert_close(fast(*args), matching.loss_and_slope(*args))
+
+    check(1)
+    check(2)
+    check(3, SiameseRecipe)
+    assert len(made) == 1
+    check(4, ipc=2)
+    assert len(made) == 2
+    monkeypatch.setattr(engine_step, "MOST_TRACES", 2)
+    check(5, ipc=1)
+    check(6)
+    assert (len(made), len(engine_step._traces)) == (4, 2)
 
 
 def test_bfloat16_is_near_float32() -> None:

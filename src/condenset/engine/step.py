@@ -7,7 +7,7 @@ import functools
 import gc
 import types
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -23,6 +23,9 @@ from condenset.networks.layers import Block
 P = ParamSpec("P")
 R = TypeVar("R")
 Forward = Callable[[dict[str, Tensor], Tensor], Tensor]
+
+MOST_TRACES = 16  # that are kept; each took half a minute to compile
+_traces: dict[Hashable, Callable[..., Any]] = {}
 
 
 def compiled(function: Callable[P, R], place: Place) -> Callable[P, R]:
@@ -59,23 +62,26 @@ def _own_code(function: Callable[P, R]) -> Callable[P, R]:
     return functools.update_wrapper(own, function)
 
 
-def traced(function: Callable[..., R], place: Place) -> Callable[..., R]:
+def traced(function: Callable[..., R], place: Place, name: str) -> Callable[..., R]:
     """The same function of tensors, compiled, where it takes gradients of gradients: these become plain operations.
 
-    The compiler does not differentiate twice, but a trace of the whole needs no differentiating any more.
+    The compiler does not differentiate twice, but a trace of the whole needs no differentiating any more. name: of
+    functions alike, which must take all that they read as arguments: they share a trace for each set of shapes.
     """
     if place.device.type != "cuda":
         return function
-    made: dict[tuple[torch.Size, ...], Callable[..., R]] = {}
 
     @functools.wraps(function)
     def call(*args: Any) -> R:
-        shapes = tuple(leaf.shape for leaf in tree_leaves(args))
-        if shapes not in made:
+        key = (name, place, tuple((leaf.shape, leaf.dtype) for leaf in tree_leaves(args)))
+        if key not in _traces:
+            if len(_traces) >= MOST_TRACES:
+                del _traces[next(iter(_traces))]
             with torch.autograd.set_multithreading_enabled(False):  # a trace sees what its own thread does
-                made[shapes] = compiled(make_fx(lambda *each: function(*each))(*args), place)
+                _traces[key] = compiled(make_fx(lambda *each: function(*each))(*args), place)
         with torch.no_grad():
-            return made[shapes](*args)
+            result: R = _traces[key](*args)
+            return result
 
     return call
 

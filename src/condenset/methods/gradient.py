@@ -117,9 +117,10 @@ class GradientMatching:
 
         me = weakref.proxy(self)  # functions that held this object would keep it, and its GPU memory, for long
         self.real: Callable[..., dict[str, Tensor]] = lambda *args: me.real_gradients(*args)
-        self.synthetic = traced(lambda *args: me.loss_and_slope(*args), run.place)
+        spec = networks.canonical(recipe.network, size=data.size)  # shapes tell the rest
+        self.synthetic = traced(lambda *args: me.loss_and_slope(*args), run.place, f"gradient distance, {spec}")
         if not by_hand(self.network, run.place):
-            self.real = traced(self.real, run.place)
+            self.real = traced(self.real, run.place, f"gradients, {spec}")
 
     @property
     def state(self) -> dict[str, Tensor]:
