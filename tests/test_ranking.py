@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -272,6 +272,57 @@ def test_beside_one_that_diverges_the_others_are_trained_once(
     found = cs.rank([BAD, GOOD, "mlp(width=8)"], *parts, **{**FAST, "nets": 2})
     assert numbers == [0, 0, 0, 1, 1]
     assert [row.reason for row in found.rows] == ["", "", "it diverged"]
+
+
+def test_a_group_goes_on_where_it_stopped(
+    parts: tuple[cs.ImageData, cs.ImageData], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranking, "_groups", lambda names, *_: iter([names]))
+    numbers = trainings(monkeypatch)
+    specs, options = [GOOD, BAD], {**FAST, "folder": tmp_path}
+    first = cs.rank(specs, *parts, **options)
+    found = cs.rank(specs, *parts, nets=2, **options)
+    assert numbers == [0, 0, 1, 1]
+    assert {row.name for row in found.rows} == {row.name for row in first.rows}
+    monkeypatch.setattr(ranking._Search, "_keep", raises(cs.UserError("it diverged")))
+    gone = cs.rank(specs, *parts, nets=2, **FAST)
+    assert [row.reason for row in gone.rows] == ["it diverged"] * 2
+
+
+def raises(error: Exception) -> Callable[..., None]:
+    def fail(*_: object) -> None:
+        raise error
+
+    return fail
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_what_cannot_be_written_is_not_the_architectures_fault(
+    at_once: int, parts: tuple[cs.ImageData, cs.ImageData], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranking, "_groups", lambda names, *_: iter([names[:at_once], names[at_once:]]))
+    monkeypatch.setattr(Run, "event", lambda *_, **__: raises(cs.UserError("cannot write to it"))())
+    with pytest.raises(cs.UserError, match="cannot write to it"):
+        cs.rank([GOOD, BAD], *parts, folder=tmp_path, **FAST)
+    assert not (tmp_path / "ranking.json").exists()
+
+
+def test_events_that_say_nothing_are_passed_over(
+    parts: tuple[cs.ImageData, cs.ImageData], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = cs.rank([GOOD], *parts, folder=tmp_path, **FAST)
+    path = tmp_path / "events.jsonl"
+    true = json.loads(path.read_text().splitlines()[-1])
+    odd: list[dict[str, object]] = [{"net": each} for each in ("0", None, True, -1, 0.0, [])]
+    odd += [{"name": each} for each in (None, [], "other")] + [{"seconds": each} for each in ("1", None, [])]
+    odd += [{"accuracies": each} for each in (None, [], {}, {"": "1"}, {"": 7.5}, {"": 0.5, "x": 0.5})]
+    lines = [json.dumps({**true, **each}) for each in odd] + ["9" * 5000, "[", "3"]
+    path.write_text("\n".join([*lines, json.dumps(true), json.dumps(true)]) + "\n")
+    numbers = trainings(monkeypatch)
+    assert cs.rank([GOOD], *parts, folder=tmp_path, **FAST) == found
+    path.write_text("\n".join(lines) + "\n")
+    again = cs.rank([GOOD], *parts, folder=tmp_path, **FAST)
+    assert (numbers, again.best.accuracy) == ([0], found.best.accuracy)
 
 
 def test_whatever_decides_an_accuracy_is_in_the_settings(parts: tuple[cs.ImageData, cs.ImageData]) -> None:

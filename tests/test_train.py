@@ -246,7 +246,7 @@ def test_a_training_of_so_many_steps_stops_there_and_drops_the_rate_halfway() ->
     data = tiny_data([7, 7, 7])  # 3 steps a pass
     made = protocol(steps=7)
     trainer = Trainer(made.network, TrainingSet.of(data, DEVICE), made, CPU)
-    assert (trainer.passes, made.length(21)) == (3, (7, 4))
+    assert made.length(21) == (7, 4)
     rates, passes = [], []
     step = trainer._step
     trainer._step = lambda ahead: (rates.append((len(ahead), float(trainer.lr))), step(ahead))  # type: ignore[assignment,return-value]

@@ -246,15 +246,22 @@ def test_a_set_can_be_scored_by_its_own_steps() -> None:
     assert own.accuracies == cs.evaluate(small, data, nets=2, own_steps=True, epochs=3, device="cpu").accuracies
 
 
-def test_own_steps_are_taken_in_the_precision_they_were_learned_in() -> None:
+def test_own_steps_are_taken_in_the_precision_they_were_learned_in(monkeypatch: pytest.MonkeyPatch) -> None:
     data = tiny_data([6, 6, 6])
     small = dd(data, recipe(network="mlp(width=16)", iterations=2), Run(place=CPU))
-    scores = [
-        cs.evaluate(small, data, nets=2, own_steps=True, device="cpu", precision=precision)
-        for precision in ("float32", "bfloat16")
-    ]
-    assert scores[0].accuracies == scores[1].accuracies
-    assert scores[1].protocol["precision"] == "float32"
+    made: list[tuple[torch.dtype, object]] = []
+    begin = Trainer.__init__
+
+    def noted(self: Trainer, network: str, data: TrainingSet, protocol: Protocol, place: Place, **more: Any) -> None:
+        made.append((place.dtype, more["compiling"]))
+        begin(self, network, data, protocol, place, **more)
+
+    monkeypatch.setattr(Trainer, "__init__", noted)
+    options = {"nets": 1, "epochs": 0, "device": "cpu", "precision": "bfloat16"}
+    scores = [cs.evaluate(small, data, own_steps=own, **options) for own in (True, False)]
+    assert made == [(torch.float32, False), (torch.bfloat16, True)]
+    assert [each.protocol["precision"] for each in scores] == ["float32", "bfloat16"]
+    assert [each.protocol["network"] for each in scores] == ["mlp(width=16)", "convnet"]  # one that learns by any steps
 
 
 def test_own_steps_that_are_not_there() -> None:

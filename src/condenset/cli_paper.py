@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -104,6 +106,7 @@ def paper_command(
     )
     _ = Settings(experiment=name, dataset=chosen, scale=scale, **asked).wishes  # refused before the data are read
     splits = load(chosen, folder_of_data, size)
+    _check_pools(asked.get("set", ()), out)
     settings = Settings(
         experiment=name,
         dataset=chosen,
@@ -133,7 +136,19 @@ def _anchored_pool(change: str) -> str:
     """A pool's folder as a whole path: an experiment may be resumed from elsewhere."""
     key, _, folder = change.partition("=")
     is_pool = key.strip().rpartition(".")[2] == "pool" and folder.strip()
-    return f"{key}={Path(folder.strip()).expanduser().absolute()}" if is_pool else change
+    return f"{key}={Path(os.path.expanduser(folder.strip())).absolute()}" if is_pool else change
+
+
+def _check_pools(changes: Sequence[str], out: Path | None) -> None:
+    """Refuse what is no pool, or goes with what is overwritten, while the earlier run is still there."""
+    from condenset.methods.pools import Pool
+
+    for change in changes:
+        key, _, folder = change.partition("=")
+        if key.strip().rpartition(".")[2] == "pool" and folder:
+            Pool.load(folder)
+            if out and Path(folder).resolve().is_relative_to(out.resolve()):
+                raise UserError(f"{folder} would go with what lies in {out}: choose another --out")
 
 
 def resume_experiment(

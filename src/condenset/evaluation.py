@@ -19,7 +19,7 @@ from condenset.errors import UserError, check
 from condenset.presets import make_protocol
 from condenset.progress import Shown
 from condenset.recipes import Protocol
-from condenset.runs import Run, reported
+from condenset.runs import Run, is_share, reported
 from condenset.train import Trainer, TrainingSet, dealt, side_by_side, together
 from condenset.types import CondensedSet, ImageData, Scores, check_data, check_set
 
@@ -44,9 +44,13 @@ def evaluate(
 
 
 def protocol_for(small: CondensedSet | ImageData, test: ImageData, **fields: Any) -> Protocol:
-    """The dataset's protocol with the network that the set was learned with, then the fields given."""
-    if isinstance(small, CondensedSet) and (learned := small.provenance.get("recipe", {}).get("network")):
-        fields = {"network": learned, **fields}
+    """The dataset's protocol with the network that the set was learned with, then the fields given.
+
+    That of a set with steps of its own only where these are taken: by others such networks learn little.
+    """
+    if isinstance(small, CondensedSet) and (small.step_sizes is None or fields.get("own_steps")):
+        learned = small.provenance.get("recipe", {}).get("network")
+        fields = {**({"network": learned} if learned else {}), **fields}
     return make_protocol(name=test.name, size=test.size, whole=isinstance(small, ImageData), **fields)
 
 
@@ -56,8 +60,8 @@ def score(small: CondensedSet | ImageData, test: ImageData, protocol: Protocol, 
     start, place, device = time.monotonic(), run.place, run.place.device
     if protocol.own_steps:  # which were learned in that precision
         place = dataclasses.replace(place, dtype=torch.float32)
-    way = _digest(small, protocol, run)
-    tested = [event for event in run.events("network") if event.get("way") == way]
+    way = _digest(small, protocol, run.seed, place)
+    tested = [event for event in run.networks(way=way) if is_share(event.get("accuracy"))]
     known = {event["net"]: event for event in tested if event["net"] < protocol.nets}
     train_set, test_set = TrainingSet.of(small, device), seen_as(small, test, device)
     found = {net: event["accuracy"] for net, event in known.items()}
@@ -109,11 +113,11 @@ def _own_steps(small: CondensedSet | ImageData) -> dict[str, Any]:
     return {"schedule": dealt(small.labels, steps, len(sizes) // steps), "step_sizes": sizes.tolist()}
 
 
-def _digest(small: CondensedSet | ImageData, protocol: Protocol, run: Run) -> str:
+def _digest(small: CondensedSet | ImageData, protocol: Protocol, seed: int, place: Place) -> str:
     """What decides a network's score beside its number: a network tested otherwise is trained again."""
     fields = {key: value for key, value in dataclasses.asdict(protocol).items() if key != "nets"}
     source = small.fingerprint if isinstance(small, ImageData) else small.provenance.get("fingerprint")
-    text = json.dumps([fields, run.seed, run.place.precision, len(small), source], sort_keys=True, default=str)
+    text = json.dumps([fields, seed, place.precision, len(small), source], sort_keys=True, default=str)
     return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
 
 

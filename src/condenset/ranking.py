@@ -29,7 +29,7 @@ from condenset.files import write_file
 from condenset.presets import make_protocol
 from condenset.progress import Shown
 from condenset.recipes import Protocol
-from condenset.runs import Interrupted, Run
+from condenset.runs import Interrupted, Run, is_share
 from condenset.train import TOGETHER, Trainer, TrainingSet, side_by_side
 from condenset.types import CondensedSet, ImageData, Splits, check_set
 
@@ -156,6 +156,10 @@ def _groups(names: Sequence[str], named: Mapping[str, str | Builder], place: Pla
         yield from (alike[part] for part in parts(len(alike), most if ours else 1))
 
 
+class Unwritable(UserError):
+    """What was found cannot be kept, which is no fault of the architecture."""
+
+
 class _Search:
     """A search at work: what all architectures are trained on and looked at by, and what is known of each."""
 
@@ -174,14 +178,15 @@ class _Search:
         self.found: dict[str, dict[int, dict[str, float]]] = {name: {} for name in named}  # by number of network
         self.seconds = dict.fromkeys(named, 0.0)
         self.reasons: dict[str, str] = {}  # of those that could not be trained
-        for event in run.events("network"):
-            if event.get("settings") == self.settings and self._is_of(event) and event["net"] < protocol.nets:
-                self.found[event["name"]][event["net"]] = event["accuracies"]
-                self.seconds[event["name"]] += event["seconds"]
-
-    def _is_of(self, event: Mapping[str, Any]) -> bool:
-        """Whether an event is of one of these architectures: a mapping may have given its name to another spec."""
-        return event["name"] in self.named and bool(event["spec"] == self._spec(event["name"]))
+        for event in run.networks(settings=self.settings):
+            name, net, found = event.get("name"), event["net"], event.get("accuracies")
+            if not isinstance(name, str) or not isinstance(found, dict) or net >= protocol.nets:
+                continue
+            known = name in named and event.get("spec") == self._spec(name)  # a mapping may have given it to another
+            whole = found.keys() == self.seen.keys() and all(map(is_share, found.values()))
+            if known and whole and net not in self.found[name]:
+                self.found[name][net] = found
+                self.seconds[name] += event["seconds"]
 
     def _spec(self, name: str) -> str:
         architecture = self.named[name]
@@ -208,8 +213,12 @@ class _Search:
     def try_out(self, group: Sequence[str]) -> None:
         """Train the networks of architectures side by side; what cannot be trained so, one by one."""
         if len(group) > 1:
-            with contextlib.suppress(UserError, torch.OutOfMemoryError):  # whose reason comes when each is tried alone
+            try:
                 self._side_by_side(group)
+            except Unwritable:
+                raise
+            except (UserError, torch.OutOfMemoryError):
+                pass  # the reason comes when each is tried alone
         for name in group:
             if self.lacks(name):
                 self._alone(name)
@@ -220,14 +229,18 @@ class _Search:
             trainers = {name: stack.enter_context(self._trainer(self._spec(name))) for name in group}
             for net in range(self.protocol.nets):
                 mine, began = [name for name in group if net in self.lacks(name)], time.monotonic()
+                if not mine:
+                    continue
                 trainings = [trainers[name].training(self.run.seed, "rank", net) for name in mine]
                 for number in side_by_side(trainings, self.run.place.device):
                     if number < trainers[group[0]].num_steps:  # what is trained is tested
                         report(number)
-                seconds = (time.monotonic() - began) / max(len(mine), 1)
+                seconds = (time.monotonic() - began) / len(mine)
                 for name in mine:
                     try:
                         self._keep(name, net, trainers[name], seconds)
+                    except Unwritable:
+                        raise
                     except UserError as error:
                         self._give_up(name, error, seconds)
 
@@ -253,6 +266,8 @@ class _Search:
                 key, place = draws.make_key(self.run.seed, "rank", net, "builder"), self.run.place
                 with _seeded(int(key[0]), place), self._trainer(built(architecture, self.train_set, place)) as trainer:
                     train(trainer, net)
+        except Unwritable:
+            raise
         except expected as error:
             self._give_up(name, error, time.monotonic() - began)
 
@@ -277,7 +292,10 @@ class _Search:
         self.found[name][net] = accuracies
         self.seconds[name] += seconds
         about = {"name": name, "spec": self._spec(name), "settings": self.settings}
-        self.run.event("network", net=net, accuracies=accuracies, seconds=round(seconds, 3), **about)
+        try:
+            self.run.event("network", net=net, accuracies=accuracies, seconds=round(seconds, 3), **about)
+        except UserError as error:
+            raise Unwritable(str(error)) from None
         self.run.progress.update(self.num_done)
 
     def _give_up(self, name: str, error: Exception, seconds: float) -> None:

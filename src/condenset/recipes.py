@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -120,7 +121,7 @@ class DistributionRecipe(MatchingRecipe):
         read_group(self.group)
         check(bool(self.pool) or self.group == "all", "group must come with the pool that it is of", self.group)
         if self.pool:  # a run may be resumed from another folder
-            object.__setattr__(self, "pool", str(Path(self.pool).expanduser().absolute()))
+            object.__setattr__(self, "pool", str(Path(os.path.expanduser(self.pool)).absolute()))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -268,10 +269,6 @@ class Protocol:
             return self.steps, (self.steps + 1) // 2
         a_pass = -(-num // self.batch)
         return self.passes * a_pass, self.drop_after * a_pass
-
-    def num_passes(self, num: int) -> int:
-        """How many passes over `num` images a training makes; its last may be cut short."""
-        return -(-self.length(num)[0] // -(-num // self.batch))
 
 
 # Coresets, then synthesis; the last is what a run's condensed.safetensors holds when all are made.

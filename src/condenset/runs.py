@@ -107,11 +107,21 @@ class Run:
             return []
         found = []
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-            with contextlib.suppress(json.JSONDecodeError, RecursionError):
+            with contextlib.suppress(ValueError, RecursionError):
                 event = json.loads(line)
                 if isinstance(event, dict) and (event.get("event"), event.get("job")) == (kind, self.job):
                     found.append(event)
         return found
+
+    def networks(self, **about: str) -> list[dict[str, Any]]:
+        """The events of networks that were tested, those that these fields are of; what says none is passed over."""
+
+        def is_one(event: dict[str, Any]) -> bool:
+            net, seconds = event.get("net"), event.get("seconds")
+            numbers = type(net) is int and net >= 0 and type(seconds) in (int, float)
+            return numbers and all(event.get(key) == value for key, value in about.items())
+
+        return [event for event in self.events("network") if is_one(event)]
 
     def checkpoint(self, step: int, seconds: float, state: Mapping[str, Tensor], *, force: bool = False) -> None:
         """Save the whole state of the job, if it is time to and all of it is finite."""
@@ -146,7 +156,7 @@ class Run:
             meta = json.loads(metadata["checkpoint"])
             job, recipe, seed = meta["job"], dict(meta["recipe"]), meta["seed"]
             step, seconds = int(meta["step"]), float(meta["seconds"])
-        except (KeyError, TypeError, ValueError, RecursionError):
+        except (KeyError, TypeError, ValueError, OverflowError, RecursionError):
             raise UserError(f"{path} is not a checkpoint; delete it to start this job again") from None
         if job != self.job:
             return 0  # of an earlier job, which has ended
@@ -168,6 +178,11 @@ class Run:
         self._wait = 1.0
         if self.checkpoint_path is not None:
             self.checkpoint_path.unlink(missing_ok=True)
+
+
+def is_share(value: object) -> bool:
+    """Whether this is an accuracy: a fraction from 0 to 1."""
+    return type(value) in (int, float) and 0 <= value <= 1  # type: ignore[operator]
 
 
 def iterate(

@@ -137,11 +137,6 @@ class Trainer:
         return self._own_buffers if self.is_ours else dict(self.network.named_buffers())
 
     @property
-    def passes(self) -> int:
-        """Passes over the set that a training makes; its last may be cut short."""
-        return self.protocol.num_passes(len(self.data))
-
-    @property
     def num_steps(self) -> int:
         """Steps of a training."""
         return self.protocol.length(len(self.data))[0]
@@ -322,7 +317,7 @@ def side_by_side(trainings: Sequence[Iterator[int]], device: torch.device) -> It
     streams = [torch.cuda.Stream(device) for _ in trainings] if device.type == "cuda" else []
     for stream in streams:
         stream.wait_stream(torch.cuda.current_stream(device))
-    number: int | None = 0
+    number: int | None = None
     try:
         while True:
             for place, passes in enumerate(trainings):

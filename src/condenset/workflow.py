@@ -106,22 +106,15 @@ def _known_set(path: Path, recipe: Recipe, data: ImageData, run: Run) -> Condens
     if not path.exists():
         return None
     small = CondensedSet.load(path)
-    about = {key: small.provenance.get(key) for key in ("recipe", "seed", "fingerprint")}
-    wanted = {"recipe": dataclasses.asdict(recipe), "seed": run.seed, "fingerprint": data.fingerprint}
-    if about != wanted and about != {**wanted, "recipe": _pool_elsewhere(recipe, small.provenance)}:
+    kept, wanted = small.provenance.get("recipe"), dataclasses.asdict(recipe)
+    if isinstance(recipe, DistributionRecipe) and recipe.pool and isinstance(kept, dict):
+        pool = small.provenance.get("pool")  # which networks, not where they lie
+        kept = {**kept, "pool": pool.get("fingerprint") if isinstance(pool, dict) else None}
+        wanted |= {"pool": Pool.load(recipe.pool).fingerprint}
+    mine = (wanted, run.seed, data.fingerprint)
+    if mine != (kept, small.provenance.get("seed"), small.provenance.get("fingerprint")):
         raise UserError(f"{path} belongs to another recipe; move it away to make this job's set")
     return small
-
-
-def _pool_elsewhere(recipe: Recipe, about: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The recipe as a set's provenance has it, if the pool of networks it was made with has only been moved since."""
-    theirs, pool = about.get("recipe"), about.get("pool")
-    if not (isinstance(recipe, DistributionRecipe) and recipe.pool):
-        return None
-    if not (isinstance(theirs, dict) and isinstance(pool, dict)):
-        return None
-    same = Pool.load(recipe.pool).fingerprint == pool.get("fingerprint")
-    return {**dataclasses.asdict(recipe), "pool": theirs.get("pool")} if same else None
 
 
 def _record(dataset: str, small: CondensedSet | None, scores: Scores | None, run: Run) -> dict[str, Any]:

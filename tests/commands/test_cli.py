@@ -378,10 +378,15 @@ def test_an_experiment_knows_a_pool_by_its_whole_path(condenset: Condenset, toy:
     complaint = condenset(*paper, "--set", "dm.pool=here").complaint
     assert f"{tmp_path / 'here'} is not a pool of networks" in complaint
     assert not Path("a").exists()
+    assert "~nobody-at-all/x is not a pool" in condenset(*paper, "--set", "dm.pool=~nobody-at-all/x").complaint
     network = ("--network", "convnet(width=16, depth=2)")
     assert condenset("networks", "train-pool", toy, "--num", 1, "--epochs", 1, *network, "--out", "here").code == 0
     assert condenset(*paper, "--set", "dm.pool=here", "--nets", 1, "--epochs", 0).code == 0
     assert tomllib.loads(Path("a/experiment.toml").read_text())["set"] == [f"dm.pool={tmp_path / 'here'}"]
+    Path("here").rename("a/parts/mine")  # a pool within what is to be overwritten
+    for pool in ("a/parts/mine", "gone"):
+        assert condenset(*paper, "--overwrite", "--set", f"dm.pool={pool}").complaint
+        assert Path("a/results.json").exists() and Path("a/parts/mine/pool.json").exists()
 
 
 def test_compare_takes_all_methods_unless_told(condenset: Condenset, toy: Path) -> None:

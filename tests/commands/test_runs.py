@@ -14,7 +14,7 @@ from torch import Tensor
 from condenset import UserError, runs
 from condenset.engine import Place
 from condenset.files import write_tensors
-from condenset.runs import Interrupted, Run, iterate
+from condenset.runs import Interrupted, Run, is_share, iterate
 
 CPU = Place.best("cpu", "float32")
 
@@ -81,6 +81,19 @@ def test_seconds_add_up_over_a_resume(tmp_path: Path) -> None:
     run, state = new_run(tmp_path), new_state()
     run.checkpoint(9, 100.0, state, force=True)
     assert iterate(new_run(tmp_path), new_state(), 9, counting(state), "") >= 100
+
+
+def test_events_of_networks_that_say_nothing_are_passed_over(tmp_path: Path) -> None:
+    run = new_run(tmp_path)
+    for odd in ({"net": "0"}, {"net": True}, {"net": -1}, {"net": None}, {"seconds": "1"}, {"way": "b"}, {"way": []}):
+        run.event("network", **{"net": 0, "seconds": 1.0, "way": "a", "accuracy": 0.5, **odd})
+    with (tmp_path / "events.jsonl").open("a") as file:
+        file.write("9" * 5000 + "\n[\n3\n")  # the first is a number that Python refuses to read
+    run.event("network", net=1, seconds=2, way="a", accuracy=0.5)
+    assert [event["net"] for event in run.networks(way="a")] == [1]
+    assert [is_share(each) for each in (0, 0.5, 1, 1.01, -0.1, "1", True, None, float("nan"))] == [True] * 3 + [
+        False
+    ] * 6
 
 
 def test_to_make_a_step_ready_counts_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

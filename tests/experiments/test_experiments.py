@@ -294,6 +294,37 @@ def test_a_pool_may_be_given_and_all_of_it_be_moved(
         go("networks", splits, tmp_path / "moved")
 
 
+def test_a_pool_that_has_changed_where_it_lies_is_noticed(
+    splits: Splits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_at(monkeypatch)
+    go("networks", splits, tmp_path)
+    (tmp_path / "parts/pool/networks/0001.safetensors").unlink()
+    with pytest.raises(UserError, match="belongs to another recipe"):
+        go("networks", splits, tmp_path)
+
+
+def test_records_tell_what_they_were_made_on_not_what_they_were_read_on(
+    splits: Splits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_at(monkeypatch)
+    for name in ("batchnorm", "nas"):
+        monkeypatch.setattr(Place, "hardware", "the first machine")
+        first = go(name, splits, tmp_path / name).records
+        monkeypatch.setattr(Place, "hardware", "another")
+        again = go(name, splits, tmp_path / name).records
+        assert {each["hardware"] for each in (*first, *again) if "hardware" in each} == {"the first machine"}
+        known = json.loads((tmp_path / name / "results.json").read_text())
+        assert {each["hardware"] for each in known} == {"the first machine"}
+
+
+def test_a_table_without_a_single_set_is_refused(splits: Splits, tmp_path: Path) -> None:
+    large = Splits(train=tiny_data([50, 50]), test=splits.test)
+    wishes = Settings(experiment="sota", dataset="tiny", scale="tiny", methods=("dd",), ipc=(50,)).wishes
+    with pytest.raises(UserError, match="for sets below 50 images a class"):
+        perform("sota", large, tiny_run(tmp_path), tmp_path, dataset="tiny", scale="tiny", wishes=wishes)
+
+
 def test_sizes_that_do_not_all_fit_are_paired_with_later_ones(
     splits: Splits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,7 +20,6 @@ from condenset.recipes import RECIPES
 from condenset.report.charts import save_chart
 from condenset.runs import Run, writable
 from condenset.types import Splits
-from condenset.version import VERSION
 from condenset.workflow import write_results
 
 __all__ = ["EXPERIMENTS", "SCALES", "Experiment", "Lab", "Outcome", "find", "perform", "wishes_for"]
@@ -133,8 +132,7 @@ def perform(
     lab = Lab(dataset=dataset, scale=scale, wishes=asked, splits=splits, run=run, folder=folder, sets=sets)
     outcome = experiment.perform(lab)
     head = {"experiment": name, "dataset": dataset, "scale": scale, "seed": run.seed}
-    place = {"device": str(run.place.device), "hardware": run.place.hardware, "precision": run.place.precision}
-    results = [{**head, **record, **place, "version": VERSION} for record in outcome.records]
+    results = [{**head, **lab.made_on, **record} for record in outcome.records]
     write_results(folder / "results.json", results)
     with writable(folder):
         write_file(folder / "table.md", outcome.table.markdown().encode())

@@ -19,9 +19,10 @@ from condenset.evaluation import score
 from condenset.files import write_file
 from condenset.methods.matching import can_be_one
 from condenset.presets import make_protocol, make_recipe
-from condenset.recipes import RECIPES, GradientRecipe, Protocol, Recipe, default_loops
+from condenset.recipes import RECIPES, GradientRecipe, Protocol, Recipe
 from condenset.runs import Run, writable
 from condenset.types import CondensedSet, ImageData, Splits
+from condenset.version import VERSION
 from condenset.workflow import cost_of, made_set
 
 if TYPE_CHECKING:
@@ -117,6 +118,13 @@ class Lab:
         """Those that are compared."""
         return self.wishes.methods
 
+    @property
+    def made_on(self) -> Record:
+        """What a record says of where and by what it came about."""
+        place = self.run.place
+        known = {"device": str(place.device), "hardware": place.hardware, "precision": place.precision}
+        return known | {"version": VERSION}
+
     def at(self, *, tiny: T, small: T, paper: T) -> T:
         """What goes with the scale."""
         return {"tiny": tiny, "small": small, "paper": paper}[self.scale]
@@ -178,6 +186,7 @@ class Lab:
             began = time.monotonic()
             record = compute(run)
             record.setdefault("seconds", round(time.monotonic() - began, 3))
+            record |= self.made_on
             record["settings"] = settings
         with writable(path):
             write_file(path, json.dumps(record, indent=1).encode() + b"\n")
@@ -188,12 +197,15 @@ class Lab:
         data = data or self.splits.train
         names = {item.name for item in dataclasses.fields(RECIPES[method])}
         usual = {**RECIPES_AT[self.scale], **METHODS_AT.get((self.scale, method), {})}
-        if self.scale == "small" and issubclass(RECIPES[method], GradientRecipe):
-            usual["iterations"] = max(50, LEAST_IMAGE_STEPS // default_loops(ipc)["outer"])
-        usual |= self.wishes.fields_of(method)
-        taken = {key: value for key, value in usual.items() if key in names}
-        mine = {key: value for key, value in fields.items() if key in names}
-        return make_recipe(method, name=data.name, size=data.size, **{**taken, **mine, "ipc": ipc})
+        wished = self.wishes.fields_of(method)
+        taken = {key: value for key, value in {**usual, **wished, **fields}.items() if key in names}
+        made = make_recipe(method, name=data.name, size=data.size, **{**taken, "ipc": ipc})
+        if self.scale == "small" and isinstance(made, GradientRecipe) and "iterations" not in {*wished, *fields}:
+            preset = make_recipe(method, name=data.name, size=data.size, ipc=ipc)
+            assert isinstance(preset, GradientRecipe)
+            enough = max(50, LEAST_IMAGE_STEPS // made.loops[0])
+            made = dataclasses.replace(made, iterations=min(enough, preset.iterations))
+        return made
 
     def protocol(self, *, whole: bool = False, **fields: Any) -> Protocol:
         """The scoring at this scale; fields given win, and over these what was wished."""

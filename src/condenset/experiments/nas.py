@@ -120,9 +120,14 @@ def _compared(name: str, top: Sequence[Record], found: Record, whole: Record) ->
         "accuracy": points[0]["whole"] if points else None,
         "correlation": spearman([each["proxy"] for each in points], [each["whole"] for each in points]),
         "seconds": found["seconds"],
+        **_made_on(found),
         "architectures": len(found["rows"]),
         "points": points,
     }
+
+
+def _made_on(record: Record) -> Record:
+    return {key: record[key] for key in ("device", "hardware", "precision", "version") if key in record}
 
 
 def _reference(whole: Record, num: int) -> Record:
@@ -137,6 +142,7 @@ def _reference(whole: Record, num: int) -> Record:
         "accuracy": best["also"].get("test"),
         "correlation": 1.0,
         "seconds": whole["seconds"] * num / len(whole["rows"]),
+        **_made_on(whole),
         "architectures": len(whole["rows"]),
         "estimated": len(whole["rows"]) < num,
         "points": [],

@@ -195,10 +195,10 @@ class Watch:
         """Train network `number` of a pool, resting as a trainer does; what is kept of it stands until the next."""
         self.step, self.kept = 0, []
         for done in self.trainer.training(seed, "pool", number, after_step=self._step_ended):
+            yield done  # before a look, which waits for the device: others are given their steps meanwhile
             last = done == self.trainer.num_steps
             if last or done % self.a_pass == 0:
                 self.look(always=last)
-            yield done
 
     def look(self, *, always: bool = False) -> None:
         """Keep the network as it stands if it is the first in its group, or always."""
@@ -297,7 +297,7 @@ def _read_states(path: Path, about: Mapping[str, Any]) -> list[State]:
         meta = json.loads(read_metadata(path)["pool"])
         states = [State(path, n, int(s["step"]), float(s["accuracy"])) for n, s in enumerate(meta["states"])]
         mine = meta["about"]
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         reason = str(error) if isinstance(error, UserError) else f"{path} is not a network of a pool"
         raise UserError(f"{reason}; {hint}") from None
     if mine != _hash(about):
