@@ -236,6 +236,14 @@ def test_bfloat16_is_near_float32() -> None:
     assert F.cosine_similarity(coarse.velocity.flatten(), fine.velocity.flatten(), dim=0) > 0.99
 
 
+def test_all_that_takes_long_to_make_ready_is_made_ready_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("condenset.methods.gradient.TRAIN_BATCH", 4)
+    for fields, sizes in (({}, {0, 2, 4}), ({"ipc": 2}, {4}), ({"outer": 1}, set()), ({"inner": 0}, set())):
+        matching = problem([6, 6], **fields)
+        matching.prepare()
+        assert matching.trainer._steps.keys() == sizes  # of images in a step; 0 is the shuffling
+
+
 def test_the_loss_falls() -> None:
     matching = problem([30, 30, 30], iterations=1, outer=40, inner=0, batch=30)
     step = matching.prepare()

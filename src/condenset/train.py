@@ -215,6 +215,11 @@ class Trainer:
             self.forgetting.reset()
         self.lr.fill_(self.protocol.lr)
 
+    def ready(self) -> None:
+        """Make the steps of a pass ready now, where whoever waits for them expects it."""
+        for num in dict.fromkeys([*self._sizes, *([0] if len(self._sizes) > 1 else [])]):
+            self._step_of(num)
+
     def one_pass(self, order_key: Tensor, number: int | Tensor) -> None:
         """A step on every batch of the set, in the order drawn for this number."""
         self._begin_pass(order_key, number)

@@ -185,6 +185,8 @@ class GradientMatching:
         """The step, ready to run; made once the state stands where it will go on from."""
         match = accelerate(self.match, self.changed, self.run.place)
         outer, inner = self.recipe.loops
+        if outer > 1 and inner:
+            self.trainer.ready()
 
         def step(number: int) -> None:
             if number % outer == 0:
