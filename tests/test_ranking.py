@@ -260,14 +260,15 @@ def test_a_network_that_was_trained_before_a_stop_is_kept(
 def test_beside_one_that_diverges_the_others_are_trained_once(
     parts: tuple[cs.ImageData, cs.ImageData], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keep, numbers = ranking._Search._keep, trainings(monkeypatch)
+    look, numbers, seen = ranking._Search._look, trainings(monkeypatch), []
 
-    def diverged(self: ranking._Search, name: str, *args: object) -> None:
-        if name == BAD:
+    def diverged(self: ranking._Search, trainer: Trainer) -> dict[str, float]:
+        seen.append(trainer)
+        if len(seen) == 1:
             raise cs.UserError("it diverged")
-        keep(self, name, *args)  # type: ignore[arg-type]
+        return look(self, trainer)
 
-    monkeypatch.setattr(ranking._Search, "_keep", diverged)
+    monkeypatch.setattr(ranking._Search, "_look", diverged)
     monkeypatch.setattr(ranking, "_groups", lambda names, *_: iter([names]))
     found = cs.rank([BAD, GOOD, "mlp(width=8)"], *parts, **{**FAST, "nets": 2})
     assert numbers == [0, 0, 0, 1, 1]
@@ -284,7 +285,7 @@ def test_a_group_goes_on_where_it_stopped(
     found = cs.rank(specs, *parts, nets=2, **options)
     assert numbers == [0, 0, 1, 1]
     assert {row.name for row in found.rows} == {row.name for row in first.rows}
-    monkeypatch.setattr(ranking._Search, "_keep", raises(cs.UserError("it diverged")))
+    monkeypatch.setattr(ranking._Search, "_look", raises(cs.UserError("it diverged")))
     gone = cs.rank(specs, *parts, nets=2, **FAST)
     assert [row.reason for row in gone.rows] == ["it diverged"] * 2
 

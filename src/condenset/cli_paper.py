@@ -6,7 +6,6 @@ import dataclasses
 import os
 import shlex
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -46,6 +45,7 @@ from condenset.errors import UserError
 
 if TYPE_CHECKING:
     from condenset.experiments.settings import Settings
+    from condenset.plans import Wishes
     from condenset.types import Splits
 
 
@@ -104,9 +104,9 @@ def paper_command(
         whole_epochs=whole_epochs,
         sets=sets,
     )
-    _ = Settings(experiment=name, dataset=chosen, scale=scale, **asked).wishes  # refused before the data are read
+    # What cannot be is refused before the data are read.
+    _check_pools(Settings(experiment=name, dataset=chosen, scale=scale, **asked).wishes, out)
     splits = load(chosen, folder_of_data, size)
-    _check_pools(asked.get("set", ()), out)
     settings = Settings(
         experiment=name,
         dataset=chosen,
@@ -139,16 +139,15 @@ def _anchored_pool(change: str) -> str:
     return f"{key}={Path(os.path.expanduser(folder.strip())).absolute()}" if is_pool else change
 
 
-def _check_pools(changes: Sequence[str], out: Path | None) -> None:
+def _check_pools(wishes: Wishes, out: Path | None) -> None:
     """Refuse what is no pool, or goes with what is overwritten, while the earlier run is still there."""
     from condenset.methods.pools import Pool
 
-    for change in changes:
-        key, _, folder = change.partition("=")
-        if key.strip().rpartition(".")[2] == "pool" and folder:
-            Pool.load(folder)
-            if out and Path(folder).resolve().is_relative_to(out.resolve()):
-                raise UserError(f"{folder} would go with what lies in {out}: choose another --out")
+    for fields in (wishes.recipe, *wishes.by_method.values()):
+        if pool := fields.get("pool"):
+            Pool.load(pool)
+            if out and Path(pool).resolve().is_relative_to(out.resolve()):
+                raise UserError(f"{pool} would go with what lies in {out}: choose another --out")
 
 
 def resume_experiment(

@@ -35,7 +35,8 @@ def evaluate(
 ) -> Scores:
     """Train `nets` networks on a set and test them; any field of the protocol is a keyword.
 
-    Without `network` it is the one the set was learned with; a whole dataset (ImageData) is scored the same way.
+    Without `network` it is the one the set was learned with (of dd's only for its own steps); a whole dataset
+    (ImageData) is scored the same way.
     """
     check_set(small)
     check_data("test", test, "test")

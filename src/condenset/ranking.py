@@ -10,7 +10,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -156,10 +156,6 @@ def _groups(names: Sequence[str], named: Mapping[str, str | Builder], place: Pla
         yield from (alike[part] for part in parts(len(alike), most if ours else 1))
 
 
-class Unwritable(UserError):
-    """What was found cannot be kept, which is no fault of the architecture."""
-
-
 class _Search:
     """A search at work: what all architectures are trained on and looked at by, and what is known of each."""
 
@@ -213,61 +209,57 @@ class _Search:
     def try_out(self, group: Sequence[str]) -> None:
         """Train the networks of architectures side by side; what cannot be trained so, one by one."""
         if len(group) > 1:
-            try:
+            with contextlib.suppress(torch.OutOfMemoryError):  # alone each may fit
                 self._side_by_side(group)
-            except Unwritable:
-                raise
-            except (UserError, torch.OutOfMemoryError):
-                pass  # the reason comes when each is tried alone
         for name in group:
-            if self.lacks(name):
-                self._alone(name)
+            with contextlib.closing(self._alone(name)) as networks:
+                for net, accuracies, seconds in networks:
+                    self._keep(name, net, accuracies, seconds)
 
     def _side_by_side(self, group: Sequence[str]) -> None:
-        report = self._reporter()
         with contextlib.ExitStack() as stack:
-            trainers = {name: stack.enter_context(self._trainer(self._spec(name))) for name in group}
+            try:
+                trainers = {name: stack.enter_context(self._trainer(self._spec(name))) for name in group}
+            except UserError:
+                return  # the reason comes when each is tried alone
             for net in range(self.protocol.nets):
-                mine, began = [name for name in group if net in self.lacks(name)], time.monotonic()
-                if not mine:
-                    continue
+                mine, began, report = [n for n in group if net in self.lacks(n)], time.monotonic(), self._reporter()
                 trainings = [trainers[name].training(self.run.seed, "rank", net) for name in mine]
                 for number in side_by_side(trainings, self.run.place.device):
                     if number < trainers[group[0]].num_steps:  # what is trained is tested
                         report(number)
-                seconds = (time.monotonic() - began) / len(mine)
+                share = (time.monotonic() - began) / max(len(mine), 1)
                 for name in mine:
+                    began = time.monotonic()
                     try:
-                        self._keep(name, net, trainers[name], seconds)
-                    except Unwritable:
-                        raise
+                        accuracies = self._look(trainers[name])
                     except UserError as error:
-                        self._give_up(name, error, seconds)
+                        self._give_up(name, error, share)
+                    else:
+                        self._keep(name, net, accuracies, share + time.monotonic() - began)
 
-    def _alone(self, name: str) -> None:
-        """Train an architecture's networks; one that cannot be is told so, and the others go on."""
-        architecture, began, report = self.named[name], time.monotonic(), self._reporter()
+    def _alone(self, name: str) -> Generator[tuple[int, dict[str, float], float], None, None]:
+        """Train the networks that an architecture lacks: number, accuracies and seconds of each.
+
+        One that cannot be trained is told so, and the search goes on.
+        """
+        architecture, began, place = self.named[name], time.monotonic(), self.run.place
         # What goes wrong in a network of ours is a bug, in a user's own it is anything.
         expected = (UserError, torch.OutOfMemoryError) if isinstance(architecture, str) else (Exception,)
-
-        def train(trainer: Trainer, net: int) -> None:
-            nonlocal began
-            trainer.train(self.run.seed, "rank", net, report=report)
-            self._keep(name, net, trainer, time.monotonic() - began)
-            began = time.monotonic()
-
         try:
-            if isinstance(architecture, str):
-                with self._trainer(architecture) as trainer:
-                    for net in self.lacks(name):
-                        train(trainer, net)
-                return
-            for net in self.lacks(name):
-                key, place = draws.make_key(self.run.seed, "rank", net, "builder"), self.run.place
-                with _seeded(int(key[0]), place), self._trainer(built(architecture, self.train_set, place)) as trainer:
-                    train(trainer, net)
-        except Unwritable:
-            raise
+            with contextlib.ExitStack() as stack:
+                trainer: Trainer | None = None
+                for net in self.lacks(name):
+                    if not isinstance(architecture, str):  # one for each network: it starts as it was built
+                        stack.close()
+                        key = draws.make_key(self.run.seed, "rank", net, "builder")
+                        stack.enter_context(_seeded(int(key[0]), place))
+                        trainer = stack.enter_context(self._trainer(built(architecture, self.train_set, place)))
+                    elif trainer is None:
+                        trainer = stack.enter_context(self._trainer(architecture))
+                    trainer.train(self.run.seed, "rank", net, report=self._reporter())
+                    yield net, self._look(trainer), time.monotonic() - began
+                    began = time.monotonic()
         except expected as error:
             self._give_up(name, error, time.monotonic() - began)
 
@@ -282,20 +274,18 @@ class _Search:
         finally:
             trainer.release()
 
-    def _keep(self, name: str, net: int, trainer: Trainer, seconds: float) -> None:
-        """Look at what a network has learned in so many seconds, and write it down."""
-        began = time.monotonic()
+    def _look(self, trainer: Trainer) -> dict[str, float]:
+        """What a network has learned, by the images looked at."""
         if not bool(trainer.weights.isfinite().all()):
             raise UserError("it diverged: its weights are no longer numbers")
-        accuracies = {key: trainer.accuracy(images) for key, images in self.seen.items()}
-        seconds += time.monotonic() - began
+        return {key: trainer.accuracy(images) for key, images in self.seen.items()}
+
+    def _keep(self, name: str, net: int, accuracies: dict[str, float], seconds: float) -> None:
+        """Write down what was found of a network; what cannot be written ends the search."""
         self.found[name][net] = accuracies
         self.seconds[name] += seconds
         about = {"name": name, "spec": self._spec(name), "settings": self.settings}
-        try:
-            self.run.event("network", net=net, accuracies=accuracies, seconds=round(seconds, 3), **about)
-        except UserError as error:
-            raise Unwritable(str(error)) from None
+        self.run.event("network", net=net, accuracies=accuracies, seconds=round(seconds, 3), **about)
         self.run.progress.update(self.num_done)
 
     def _give_up(self, name: str, error: Exception, seconds: float) -> None:
@@ -306,9 +296,10 @@ class _Search:
     def _reporter(self) -> Callable[[int], None]:
         complete = [name for name in self.named if name not in self.reasons and not self.lacks(name)]
         note = f"best {100 * max(self.row(name).accuracy for name in complete):.1f}%" if complete else ""
+        done = self.num_done
 
         def report(_: int) -> None:
-            self.run.progress.update(self.num_done, note)
+            self.run.progress.update(done, note)
             if self.run.stop_requested:
                 raise Interrupted
 

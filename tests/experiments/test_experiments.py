@@ -321,7 +321,7 @@ def test_records_tell_what_they_were_made_on_not_what_they_were_read_on(
 def test_a_table_without_a_single_set_is_refused(splits: Splits, tmp_path: Path) -> None:
     large = Splits(train=tiny_data([50, 50]), test=splits.test)
     wishes = Settings(experiment="sota", dataset="tiny", scale="tiny", methods=("dd",), ipc=(50,)).wishes
-    with pytest.raises(UserError, match="for sets below 50 images a class"):
+    with pytest.raises(UserError, match="has dd for sets below 50 images a class"):
         perform("sota", large, tiny_run(tmp_path), tmp_path, dataset="tiny", scale="tiny", wishes=wishes)
 
 

@@ -314,6 +314,11 @@ def read_record(path: Path) -> Record:
     return record
 
 
+def made_on(record: Mapping[str, Any]) -> Record:
+    """What a part's record says of where and by what it came about (`Lab.made_on`)."""
+    return {key: record[key] for key in ("device", "hardware", "precision", "version") if key in record}
+
+
 def percent(record: Mapping[str, Any]) -> str:
     """`63.0 ± 0.4`."""
     return f"{100 * record['accuracy_mean']:.1f} ± {100 * record['accuracy_std']:.1f}"

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from condenset.data.validation import split_off
-from condenset.experiments.common import Lab, Outcome, Record, Table
+from condenset.experiments.common import Lab, Outcome, Record, Table, made_on
 from condenset.networks import search_space
 from condenset.ranking import search
 from condenset.recipes import Protocol
@@ -120,14 +120,10 @@ def _compared(name: str, top: Sequence[Record], found: Record, whole: Record) ->
         "accuracy": points[0]["whole"] if points else None,
         "correlation": spearman([each["proxy"] for each in points], [each["whole"] for each in points]),
         "seconds": found["seconds"],
-        **_made_on(found),
+        **made_on(found),
         "architectures": len(found["rows"]),
         "points": points,
     }
-
-
-def _made_on(record: Record) -> Record:
-    return {key: record[key] for key in ("device", "hardware", "precision", "version") if key in record}
 
 
 def _reference(whole: Record, num: int) -> Record:
@@ -142,7 +138,7 @@ def _reference(whole: Record, num: int) -> Record:
         "accuracy": best["also"].get("test"),
         "correlation": 1.0,
         "seconds": whole["seconds"] * num / len(whole["rows"]),
-        **_made_on(whole),
+        **made_on(whole),
         "architectures": len(whole["rows"]),
         "estimated": len(whole["rows"]) < num,
         "points": [],

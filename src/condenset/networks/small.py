@@ -39,8 +39,8 @@ class LeNet(Network):
 class SmallAlexNet(Network):
     """Two 5x5 convolutions of 64, each with ReLU and 3x3 max pooling at every other pixel, then linear 384 and 192.
 
-    The AlexNet for CIFAR-10 in which dataset distillation was published; without its response norm, which changes
-    activations by a thousandth.
+    The AlexNet for CIFAR-10 in which dataset distillation was published; without its response norm, whose
+    constants leave activations almost as they are.
     """
 
     def __init__(self, *, channels: int, size: int, num_classes: int) -> None:
