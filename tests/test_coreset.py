@@ -110,6 +110,7 @@ def test_a_coreset_is_its_rule_on_the_embedding_of_the_trained_network(method: s
     network.load_state_dict({**views, **trainer.buffers})
     with torch.no_grad():
         features = network.eval().embed((data.images.float() / 255 - 0.5) / 0.25)
+        features /= features.norm(dim=1, keepdim=True)
     for number, part in enumerate(found.split([5, 4, 5])):
         mine = (data.labels == number).nonzero()[:, 0]
         if method == "forgetting":

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from condenset.data.store import ClassStore
 from condenset.draws import make_key, permutation
@@ -113,8 +114,11 @@ class OneClass(NamedTuple):
     known: Trained
 
     def features(self) -> Tensor:
-        """(N, F) embeddings of all its images."""
-        return self.known.features(self.data, self.places_N)
+        """(N, F) embeddings of all its images, each scaled to length 1 (Rebuffi et al., 2017).
+
+        Else the image nearest the mean is one of a short embedding, of which the network sees little.
+        """
+        return normalize(self.known.features(self.data, self.places_N), dim=1)
 
 
 def _coreset(
