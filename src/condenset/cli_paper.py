@@ -78,8 +78,7 @@ def paper_command(
     from condenset import experiments, runs
     from condenset.engine import Place
     from condenset.errors import check_choice
-    from condenset.experiments.settings import Settings, to_toml
-    from condenset.files import write_file
+    from condenset.experiments.settings import Settings
     from condenset.recipes import RECIPES
 
     if name is None:
@@ -118,9 +117,18 @@ def paper_command(
         **given(seed=seed, memory=in_bytes_or_none(memory), size=size),
         **asked,
     )
+    _perform_anew(settings, splits, out, overwrite, as_json)
+
+
+def _perform_anew(settings: Settings, splits: Splits, out: Path | None, overwrite: bool, as_json: bool) -> None:
+    """Do an experiment in a folder of its own, of which nothing is left if it cannot be done."""
+    from condenset import runs
+    from condenset.experiments.settings import to_toml
+    from condenset.files import write_file
+
     if out:
         runs.probe(out)
-    folder = out or runs.fresh_folder(Path("runs") / f"{name}-{splits.train.name}")
+    folder = out or runs.fresh_folder(Path("runs") / f"{settings.experiment}-{splits.train.name}")
     with runs.locked(folder):
         runs.new_folder(folder, overwrite=overwrite)
         with runs.writable(folder):
