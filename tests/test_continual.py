@@ -13,7 +13,7 @@ import safetensors.torch
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 
 import condenset as cs
 from condenset.kept import Kept, in_parts, merged
@@ -250,6 +250,24 @@ def test_training_gives_the_network_that_evaluate_tests() -> None:
     memory.add(of_classes(data, ["class 0"]))
     assert memory.train(**TRAINING).class_names == ("class 2", "class 1", "class 0")
     assert trained.class_names == ("class 2", "class 1")
+
+
+def linear(channels: int, size: int, num_classes: int) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Dropout(0.2), nn.Linear(channels * size**2, num_classes))
+
+
+def test_a_network_of_one_s_own_is_trained_too() -> None:
+    data, memory = tiny_data([12, 12]), tiny_memory(ipc=4)
+    memory.add(data)
+    state = torch.get_rng_state()
+    first, again, other = (memory.train(linear, epochs=20, lr=0.05, seed=seed) for seed in (1, 1, 2))
+    assert torch.equal(state, torch.get_rng_state())
+    images = data.images[:5].float() / 255
+    assert torch.equal(first(images), again(images))
+    assert not torch.equal(first(images), other(images))
+    assert first.accuracy(data) > 0.6
+    with pytest.raises(cs.UserError, match=r"called as builder.*a network that is built already"):
+        memory.train(linear(3, 8, 2))  # type: ignore[arg-type]
 
 
 def test_mistakes_get_one_line() -> None:

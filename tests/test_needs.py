@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+import torch
 
 import condenset as cs
-from condenset import draws
+from condenset import draws, networks, train
 from condenset.engine import Place
 from condenset.methods import METHODS, coreset
 from condenset.methods.gradient import GradientMatching
@@ -16,7 +17,7 @@ from condenset.methods.pixels import _memory
 from condenset.presets import make_recipe
 from condenset.recipes import DistributionRecipe, GradientRecipe, Protocol
 from condenset.runs import Run
-from condenset.train import Trainer, TrainingSet
+from condenset.train import Trainer, TrainingSet, together
 from plain import tiny_data
 
 CPU = Place.best("cpu")
@@ -32,6 +33,28 @@ def test_sets_that_pass_together_need_memory_for_all_of_them(norm: str) -> None:
     both, largest, as_one = (_need(network, data, each, CPU) for each in (made[:2], made[1:2], made[2:]))
     assert both.a_class == (largest if norm == "batch" else as_one).a_class  # with batch norm one after the other
     assert both.held == as_one.held
+
+
+def test_as_many_networks_train_side_by_side_as_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU, whose free memory and kernels are made up here."""
+    place, free = dataclasses.replace(CPU, device=torch.device("cuda")), 2**40
+    monkeypatch.setattr(train, "by_hand", lambda network, _: isinstance(network, networks.ConvNet))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free, 2**40))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: 3 << 20)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: 1 << 20)
+    data = TrainingSet.of(tiny_data([40] * 2, size=32), CPU.device)
+
+    def fitting(network: str = "convnet", **fields: int) -> int:
+        return together(Protocol(network=network, **fields), data, place)  # type: ignore[arg-type]
+
+    assert (fitting(), fitting("lenet")) == (5, 1)
+    assert together(Protocol(), data, CPU) == 1
+    free = 400 << 20
+    some = fitting()
+    assert 1 < some < 5
+    assert fitting("convnet(width=256)") < some < fitting(batch=10)
+    free = 0
+    assert fitting() == 1
 
 
 def gradient(counts: list[int], run: Run | None = None, **fields: object) -> GradientMatching:

@@ -258,6 +258,8 @@ def test_what_does_not_fit_is_one_line(shared: Pool, tmp_path: Path) -> None:
         problem(pooled(shared, network="convnet(width=4, depth=2)"))
     with pytest.raises(cs.UserError, match=r"images of \(3, 8, 8\), but got \(1, 8, 8\)"):
         METHODS["dm"](tiny_data(COUNTS, channels=1), pooled(shared), Run(place=CPU))
+    with pytest.warns(UserWarning, match="were trained on other images than these"):
+        METHODS["dm"](tiny_data(COUNTS, seed=5), pooled(shared), Run(place=CPU))
     with pytest.raises(cs.UserError, match="is not a pool of networks"):
         METHODS["dm"](data, dataclasses.replace(pooled(shared), pool=str(tmp_path)), Run(place=CPU))
     with pytest.raises(cs.UserError, match=r"holds another pool \(it differs in epochs, seed\)"):

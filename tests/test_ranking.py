@@ -217,7 +217,7 @@ def test_after_a_stop_only_the_rest_is_trained(
 
     monkeypatch.setattr(Trainer, "__init__", noted)
     again = search(architectures, train, validation, protocol, Run(place=CPU, folder=tmp_path, job="rank"))
-    assert trained == ["convnet(depth=9)", BAD]  # what failed is tried again
+    assert trained == [BAD]
     whole = search(architectures, train, validation, protocol, Run(place=CPU))
     assert [(row.name, row.accuracy) for row in again.rows[:3]] == [(row.name, row.accuracy) for row in whole.rows[:3]]
     trained.clear()
@@ -288,6 +288,21 @@ def test_a_group_goes_on_where_it_stopped(
     monkeypatch.setattr(ranking._Search, "_look", raises(cs.UserError("it diverged")))
     gone = cs.rank(specs, *parts, nets=2, **FAST)
     assert [row.reason for row in gone.rows] == ["it diverged"] * 2
+
+
+def test_what_fails_once_is_not_tried_again_but_for_one_s_own(
+    parts: tuple[cs.ImageData, cs.ImageData], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user's code may have been mended meanwhile; what a folder says of other settings does not count."""
+    looks, numbers = ranking._Search._look, trainings(monkeypatch)
+    monkeypatch.setattr(ranking._Search, "_look", raises(cs.UserError("it diverged")))
+    options = {**FAST, "folder": tmp_path}
+    cs.rank([GOOD, linear], *parts, **options)
+    monkeypatch.setattr(ranking._Search, "_look", looks)
+    found = cs.rank([GOOD, linear], *parts, **options)
+    assert [(row.name, row.reason) for row in found.rows] == [("linear", ""), (GOOD, "it diverged")]
+    assert len(numbers) == 3
+    assert not cs.rank([GOOD], *parts, **{**options, "lr": 0.02}).rows[0].reason
 
 
 def raises(error: Exception) -> Callable[..., None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -204,6 +205,23 @@ def test_graphs_do_not_grow_with_the_number_of_steps() -> None:
         peaks.append(Kept.peak)
     assert peaks[1] <= 1.25 * peaks[0]  # eight times as many steps
     assert peaks[0] > 0
+
+
+def test_weights_on_the_way_grow_with_the_root_of_the_number_of_steps() -> None:
+    """Of 64 steps those before 8 stretches are kept, and those of the stretch at hand."""
+    seen: dict[int, weakref.ref[Tensor]] = {}
+    most = 0
+
+    def loss(weights: Tensor, images: Tensor, labels: Tensor) -> Tensor:
+        nonlocal most
+        seen[id(weights)] = weakref.ref(weights)
+        most = max(most, sum(each() is not None for each in seen.values()))
+        return F.cross_entropy(images.flatten(1) @ weights.view(4, 2), labels)
+
+    images, labels, num = torch.rand(6, 1, 2, 2), torch.tensor([0, 1] * 3), 64
+    schedule = [torch.tensor([step % 6, (step + 1) % 6]) for step in range(num)]
+    through_training(loss, torch.rand(8), images, labels, schedule, torch.full((num,), 0.1), (images, labels))
+    assert 8 <= most <= 8 + 8 + 2
 
 
 def test_every_image_has_its_turn_in_every_pass() -> None:

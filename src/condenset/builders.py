@@ -6,7 +6,7 @@ import contextlib
 import functools
 import itertools
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -38,7 +38,7 @@ def by_name(architectures: Architectures, size: int, *, kept: bool) -> dict[str,
     named: dict[str, str | Builder] = {}
     known: set[str] = set()
     for name, architecture in pairs:
-        _check_builder(architecture)
+        check_builder(architecture)
         if isinstance(architecture, str) and not isinstance(architectures, Mapping):
             meaning = architecture
             with contextlib.suppress(UserError):  # whose reason comes when it is built
@@ -59,7 +59,7 @@ def _free(name: str, taken: Mapping[str, object]) -> str:
     return next(each for each in itertools.chain([name], later) if each not in taken)
 
 
-def _check_builder(architecture: object) -> None:
+def check_builder(architecture: object) -> None:
     built = isinstance(architecture, nn.Module)
     if built or not (isinstance(architecture, str) or callable(architecture)):
         rule = "an architecture must be a spec or a builder, called as builder(channels, size, num_classes)"
@@ -104,3 +104,11 @@ def built(builder: Builder, train_set: TrainingSet, place: Place) -> nn.Module:
     check(bool(learned), "a network must have parameters to learn", 0)
     check(all(each.dtype == torch.float32 for each in learned), "parameters must be float32", learned[0].dtype)
     return network
+
+
+@contextlib.contextmanager
+def seeded(seed: int, place: Place) -> Iterator[None]:
+    """PyTorch's global generators, which others' code draws from, follow the seed meanwhile, and are as before then."""
+    with torch.random.fork_rng([place.device] if place.device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield

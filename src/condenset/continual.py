@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from condenset import draws
+from condenset.builders import Builder, built, check_builder, seeded
 from condenset.classifier import Classifier
 from condenset.data.arrays import from_arrays
 from condenset.engine import Place
@@ -163,21 +164,27 @@ class Memory:
         check_data("test", test, "test")
         return of_classes(test, self.class_names)
 
-    def train(self, network: str | None = None, *, seed: int | None = None, **fields: Any) -> Classifier:
+    def train(self, network: str | Builder | None = None, *, seed: int | None = None, **fields: Any) -> Classifier:
         """A fresh network trained on all that is in memory; fields are of the evaluation's protocol.
 
-        Without `network` it is the one that the method learns with, else the dataset's usual one; the same network, for
-        the same seed (the memory's unless given), as the first that `evaluate` trains.
+        network: a spec, or a builder `(channels, size, num_classes) -> nn.Module` of your own. Without it, it is the
+        one that the method learns with, else the dataset's usual one; the same network, for the same seed (the
+        memory's unless given), as the first that `evaluate` trains.
         """
         form, small = self._known_form(), self.set
         run = Run(seed=self.seed if seed is None else seed, place=self.place, progress=Shown())
         check("nets" not in fields, "one network is trained: nets is an option of evaluate", fields.get("nets"))
-        learned = network or small.provenance["recipe"].get("network")
+        if network is not None:
+            check_builder(network)
+        learned = network if isinstance(network, str) else small.provenance["recipe"].get("network")
         chosen = {"network": learned, **fields} if learned else fields
         protocol = make_protocol(name=form.name, size=form.shape[-1], **chosen)
-        trainer = Trainer(protocol.network, TrainingSet.of(small, self.place.device), protocol, self.place)
-        with reported(run, "training a network", trainer.num_steps) as report:
-            trainer.train(run.seed, "evaluate", 0, report=report)
+        train_set = TrainingSet.of(small, self.place.device)
+        with seeded(run.seed, self.place):  # which only a network of the user's own draws from
+            own = None if network is None or isinstance(network, str) else built(network, train_set, self.place)
+            trainer = Trainer(own or protocol.network, train_set, protocol, self.place)
+            with reported(run, "training a network", trainer.num_steps) as report:
+                trainer.train(run.seed, "evaluate", 0, report=report)
         if not math.isfinite(trainer.weights.sum()):
             raise UserError("the network is no longer numbers: a smaller lr may help")
         return Classifier(trainer.result(), self.class_names, form.mean, form.std)

@@ -68,7 +68,7 @@ def score(small: CondensedSet | ImageData, test: ImageData, protocol: Protocol, 
     found = {net: event["accuracy"] for net, event in known.items()}
     spent = sum(event["seconds"] for event in known.values())
     left = [net for net in range(protocol.nets) if net not in known]
-    groups = [left[part] for part in parts(len(left), together(protocol.network, train_set, place))] if left else []
+    groups = [left[part] for part in parts(len(left), together(protocol, train_set, place))] if left else []
     own = _own_steps(small) if protocol.own_steps else None
     descent = dataclasses.replace(protocol, momentum=0.0, weight_decay=0.0, augment="none")
     made = descent if own else protocol

@@ -79,8 +79,8 @@ def _gradient_preset(kind: type[Recipe], ipc: int, name: str, size: int) -> dict
     if (name, size) == DIGITS:
         preset = {"iterations": 20, "outer": 10, "inner": 5, "batch": 64, "network": DIGITS_NETWORK}
         return preset | ({"lr": 1.0} if kind is GradientRecipe else {})  # from noise it is a long way
-    if name == "cifar100" and ipc >= 50:
-        return {"outer": 10, "inner": 10}  # as the paper ran it there
+    if name == "cifar100" and ipc >= 50 and kind is not GradientRecipe:
+        return {"outer": 10, "inner": 10}  # as the paper ran dsa there
     return {}
 
 

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from condenset import draws, runs
-from condenset.builders import Architectures, Builder, built, by_name
+from condenset.builders import Architectures, Builder, built, by_name, seeded
 from condenset.data.validation import split_off
 from condenset.engine import Place
 from condenset.engine.memory import parts
@@ -183,6 +183,10 @@ class _Search:
             if known and whole and net not in self.found[name]:
                 self.found[name][net] = found
                 self.seconds[name] += event["seconds"]
+        for event in run.events("failed"):
+            name, reason = str(event.get("name")), str(event.get("reason"))
+            if event.get("settings") == self.settings and name in named and event.get("spec") == named[name]:
+                self.reasons[name] = reason
 
     def _spec(self, name: str) -> str:
         architecture = self.named[name]
@@ -253,7 +257,7 @@ class _Search:
                     if not isinstance(architecture, str):  # one for each network: it starts as it was built
                         stack.close()
                         key = draws.make_key(self.run.seed, "rank", net, "builder")
-                        stack.enter_context(_seeded(int(key[0]), place))
+                        stack.enter_context(seeded(int(key[0]), place))
                         trainer = stack.enter_context(self._trainer(built(architecture, self.train_set, place)))
                     elif trainer is None:
                         trainer = stack.enter_context(self._trainer(architecture))
@@ -289,8 +293,11 @@ class _Search:
         self.run.progress.update(self.num_done)
 
     def _give_up(self, name: str, error: Exception, seconds: float) -> None:
+        """Leave an architecture; why is written down where trying again comes to the same, not of a user's code."""
         self.reasons[name] = " ".join(str(error).split()) or type(error).__name__
         self.seconds[name] += seconds
+        if isinstance(error, UserError) and (spec := self._spec(name)):
+            self.run.event("failed", name=name, spec=spec, settings=self.settings, reason=self.reasons[name])
         self.run.progress.update(self.num_done)
 
     def _reporter(self) -> Callable[[int], None]:
@@ -304,14 +311,6 @@ class _Search:
                 raise Interrupted
 
         return report
-
-
-@contextlib.contextmanager
-def _seeded(seed: int, place: Place) -> Iterator[None]:
-    """PyTorch's global generators, which others' code draws from, follow the seed meanwhile, and are as before then."""
-    with torch.random.fork_rng([place.device] if place.device.type == "cuda" else []):
-        torch.manual_seed(seed)
-        yield
 
 
 def _digest(small: CondensedSet | ImageData, looks: Mapping[str, ImageData], protocol: Protocol, run: Run) -> str:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from condenset import augment, draws, kernels, networks
 from condenset.engine import Place
+from condenset.engine.memory import networks_together
 from condenset.engine.step import accelerate, by_hand, forward_of, mixed, network_for
 from condenset.kernels.descent import descend
 from condenset.recipes import Protocol
@@ -336,14 +337,17 @@ def side_by_side(trainings: Sequence[Iterator[int]], device: torch.device) -> It
             torch.cuda.current_stream(device).wait_stream(stream)
 
 
-def together(spec: str, data: TrainingSet, place: Place) -> int:
-    """How many networks train side by side: more than one where kernels of our own leave a GPU half idle."""
+def together(protocol: Protocol, data: TrainingSet, place: Place) -> int:
+    """How many networks train side by side: several, if they fit, where kernels of our own leave a GPU half idle."""
     if place.device.type != "cuda":
         return 1
     channels, size = data.images_NCHW.shape[1], data.images_NCHW.shape[-1]
     with torch.device("meta"):
-        network = networks.build(spec, channels=channels, size=size, num_classes=data.num_classes)
-    return TOGETHER if by_hand(network, place) else 1
+        network = networks.build(protocol.network, channels=channels, size=size, num_classes=data.num_classes)
+    if not by_hand(network, place):
+        return 1
+    fitting = networks_together(network, place, (channels, size, size), min(protocol.batch, len(data)))
+    return max(1, min(TOGETHER, fitting))
 
 
 def dealt(labels_N: Tensor, steps: int, epochs: int) -> list[Tensor]:

@@ -86,6 +86,13 @@ def bound(place: Place, memory: int | None) -> int | None:
     return int(SHARE_OF_FREE * torch.cuda.mem_get_info(place.device)[1])
 
 
+def networks_together(network: nn.Module, place: Place, image: tuple[int, int, int], batch: int) -> int:
+    """How many trainings by kernels of our own, in batches of so many images, fit what is free of a GPU."""
+    wanted = need(network, place, image, real=0, synthetic=batch, by_hand=True, stored=0, learned=0)
+    held = torch.cuda.memory_reserved(place.device) - torch.cuda.memory_allocated(place.device)  # for whoever asks next
+    return int(SHARE_OF_FREE * (torch.cuda.mem_get_info(place.device)[0] + held)) // wanted.of(1)
+
+
 def parts(num: int, most: int) -> list[slice]:
     """Cut `num` classes into as few parts of at most `most` as there can be, and these as even as can be."""
     size = -(-num // -(-num // most))

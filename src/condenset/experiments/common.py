@@ -208,8 +208,11 @@ class Lab:
         return made
 
     def protocol(self, *, whole: bool = False, **fields: Any) -> Protocol:
-        """The scoring at this scale; fields given win, and over these what was wished."""
+        """The scoring at this scale, on the network that was wished for `dm`; fields given win, and over these what was
+        wished of the scoring."""
         usual, wished = dict(PROTOCOLS_AT[self.scale]), dict(self.wishes.protocol)
+        if network := self.wishes.fields_of("dm").get("network"):
+            usual["network"] = network
         if whole:
             usual |= {"epochs": WHOLE_EPOCHS_AT[self.scale]} if self.scale in WHOLE_EPOCHS_AT else {}
             wished = self.wishes.protocol_of_whole

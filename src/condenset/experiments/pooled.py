@@ -27,7 +27,8 @@ def networks(lab: Lab) -> Outcome:
     """Accuracy by the networks whose embeddings were matched: random ones, or trained to some accuracy (Table 4)."""
     ipcs = lab.ipcs(tiny=(1,), small=(10,), paper=(1, 10, 50))
     pool = _pool(lab, ipcs[0])
-    groups = [RANDOM, *(name for name, size in pool.group_sizes().items() if size)]
+    sizes: dict[str, int | None] = {RANDOM: None, **pool.group_sizes()}
+    groups = [name for name, size in sizes.items() if size != 0]
 
     def made(group: str, end: str) -> list[CondensedSet]:
         fields: dict[str, Any] = (
@@ -44,16 +45,19 @@ def networks(lab: Lab) -> Outcome:
     sets: dict[tuple[str, int], CondensedSet] = {}
     by: dict[tuple[str, int], Record] = {}
     for group, (place, ipc) in itertools.product(groups, enumerate(ipcs)):
-        states = None if group == RANDOM else len(pool.group(group))
-        record = {"method": "dm", "ipc": ipc, "group": group, "states": states}
-        by[group, ipc] = {**record, **lab.repeated(functools.partial(score, group, place))}
+        by[group, ipc] = lab.repeated(functools.partial(score, group, place))
         sets[group, ipc] = made(group, "")[place]
-    rows = [(str(ipc), *(percent(by[group, ipc]) for group in groups)) for ipc in ipcs]
+    rows = [(str(ipc), *(percent(by[name, ipc]) if name in groups else "-" for name in sizes)) for ipc in ipcs]
+    about = {"method": "dm", "pool": pool.fingerprint}
+    records = [
+        {**about, "ipc": ipc, "group": name, "states": size, **by.get((name, ipc), {})}
+        for ipc, (name, size) in itertools.product(ipcs, sizes.items())
+    ]
     shown = SHOWN_IPC if SHOWN_IPC in ipcs else ipcs[-1]
     pictured = {_title(group): sets[group, shown] for group in groups}
     return Outcome(
-        records=[by[group, ipc] for ipc in ipcs for group in groups],
-        table=Table(("images a class", *map(_title, groups)), rows),
+        records=records,
+        table=Table(("images a class", *map(_title, sizes)), rows),
         draw=lambda: _draw(pictured),
         ipcs=(shown,),
     )

@@ -11,6 +11,7 @@ import itertools
 import json
 import math
 import os
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,12 +110,14 @@ class Pool:
         return out_GP
 
     def check_fits(self, spec: str, data: ImageData) -> None:
-        """Refuse a pool of other networks than these, or for images of another shape."""
+        """Refuse a pool of other networks than these, or for images of another shape; warn of one of other images."""
         about, shape = self.about, (data.channels, data.size, data.size)
         mine = (about["channels"], about["size"], about["size"])
         check(mine == shape, f"{self.folder} has networks for images of {mine}", shape)
         wanted = networks.canonical(spec, size=data.size)
         check(about["network"] == wanted, f"network must be the pool's {about['network']}", wanted)
+        if about.get("fingerprint", data.fingerprint) != data.fingerprint:
+            warnings.warn(f"the networks of {self.folder} were trained on other images than these", stacklevel=2)
 
     def _full_network(self) -> networks.Network:
         shape = {key: self.about[key] for key in ("channels", "size", "num_classes")}
@@ -157,7 +160,7 @@ def fill_pool(data: ImageData, folder: Path, num: int, protocol: Protocol, edges
     if missing:
         rest, held = split_off(data, HELD_OUT, seed=run.seed)
         train_set, held_set = (TrainingSet.of(part, run.place.device) for part in (rest, held))
-        groups = parts(len(missing), together(protocol.network, train_set, run.place))
+        groups = parts(len(missing), together(protocol, train_set, run.place))
         trainers = [Trainer(protocol.network, train_set, protocol, run.place) for _ in missing[groups[0]]]
         watches, steps = [Watch(trainer, held_set, names) for trainer in trainers], trainers[0].num_steps
         done = (num - len(missing)) * steps

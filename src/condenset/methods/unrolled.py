@@ -16,6 +16,7 @@ from torch.func import functional_call
 
 from condenset import draws, networks
 from condenset.data.store import ClassStore
+from condenset.engine.memory import parts
 from condenset.engine.step import accelerate
 from condenset.methods.common import (
     ADAM,
@@ -69,28 +70,42 @@ def through_training(
 ) -> Gradients:
     """Train by gradient descent, step t on the images at schedule[t], and differentiate the loss on `real` by hand.
 
-    Only the weights between steps are kept; the way back builds the graph of one step at a time. With λ the gradient
-    by the weights after a step of size η and loss l: λ ← λ − η ∂²l/∂w² λ, images −η ∂²l/∂x∂w λ, step size −∂l/∂w · λ.
+    The way back builds the graph of one step at a time. Of the weights on the way those before each of about √T
+    stretches are kept, and those within a stretch found again when their turn comes. With λ the gradient by the weights
+    after a step of size η and loss l: λ ← λ − η ∂²l/∂w² λ, images −η ∂²l/∂x∂w λ, step size −∂l/∂w · λ.
     """
-    sizes, trail = step_sizes_T.detach().unbind(), [weights_P.detach()]
-    for places, size in zip(schedule, sizes, strict=True):
-        weights = trail[-1].requires_grad_()
-        (gradient,) = torch.autograd.grad(loss(weights, images_NCHW[places], labels_N[places]), weights)
-        trail.append(weights.detach() - size * gradient)
-
-    weights = trail.pop().requires_grad_()
+    steps = list(zip(schedule, step_sizes_T.detach().unbind(), strict=True))
+    stretches = [steps[part] for part in parts(len(steps), math.isqrt(len(steps)))]
+    kept = [weights_P.detach()]
+    for stretch in stretches:
+        kept.append(_walk(loss, kept[-1], images_NCHW, labels_N, stretch)[-1])
+    weights = kept.pop().requires_grad_()
     real_loss = loss(weights, *real)
     (adjoint,) = torch.autograd.grad(real_loss, weights)
     by_images, by_sizes = torch.zeros_like(images_NCHW), []
-    for places, size in zip(reversed(schedule), reversed(sizes), strict=True):
-        weights, group = trail.pop(), images_NCHW[places].detach().requires_grad_()
-        (gradient,) = torch.autograd.grad(loss(weights, group, labels_N[places]), weights, create_graph=True)
-        along = gradient @ adjoint
-        by_weights, by_group = torch.autograd.grad(along, (weights, group))
-        by_sizes.append(-along.detach())
-        by_images.index_add_(0, places, -size * by_group)
-        adjoint = adjoint - size * by_weights
+    for stretch in reversed(stretches):
+        trail = _walk(loss, kept.pop(), images_NCHW, labels_N, stretch[:-1])
+        for places, size in reversed(stretch):
+            weights, group = trail.pop().requires_grad_(), images_NCHW[places].detach().requires_grad_()
+            (gradient,) = torch.autograd.grad(loss(weights, group, labels_N[places]), weights, create_graph=True)
+            along = gradient @ adjoint
+            by_weights, by_group = torch.autograd.grad(along, (weights, group))
+            by_sizes.append(-along.detach())
+            by_images.index_add_(0, places, -size * by_group)
+            adjoint = adjoint - size * by_weights
     return Gradients(real_loss.detach(), by_images, torch.stack(by_sizes[::-1]))
+
+
+def _walk(
+    loss: Loss, weights_P: Tensor, images_NCHW: Tensor, labels_N: Tensor, stretch: Sequence[tuple[Tensor, Tensor]]
+) -> list[Tensor]:
+    """The weights before each step, images and size, of a stretch, and after its last."""
+    trail = [weights_P]
+    for places, size in stretch:
+        weights = trail[-1].requires_grad_()
+        (gradient,) = torch.autograd.grad(loss(weights, images_NCHW[places], labels_N[places]), weights)
+        trail.append(weights.detach() - size * gradient)
+    return trail
 
 
 def shortened(gradient: Tensor, moments: Tensor, clock: Tensor) -> Tensor:
