@@ -155,16 +155,16 @@ def spearman(first: Sequence[float], second: Sequence[float]) -> float | None:
 
 
 def _table(records: Sequence[Record]) -> Table:
-    def cells(text: str, key: str, form: str, scale: float = 1.0) -> tuple[str, ...]:
+    def cells(text: str, key: str, form: str, scale: float = 1.0, *, about: bool = False) -> tuple[str, ...]:
         values = [record[key] for record in records]
-        return (text, *("-" if value is None else format(scale * value, form) for value in values))
+        told = ["-" if value is None else format(scale * value, form) for value in values]
+        return (text, *told[:-1], ("≈ " if about else "") + told[-1])
 
-    minutes = cells("time, min", "seconds", ".1f", 1 / 60)
-    minutes = (*minutes[:-1], ("≈ " if records[-1]["estimated"] else "") + minutes[-1])
+    about = records[-1]["estimated"]  # of the whole set, which only some were trained on
     rows = [
-        cells("performance, %", "accuracy", ".1f", 100),
+        cells("performance, %", "accuracy", ".1f", 100, about=about),
         cells("correlation", "correlation", ".2f"),
-        minutes,
+        cells("time, min", "seconds", ".1f", 1 / 60, about=about),
         cells("storage, images", "images", "d", 1),
     ]
     return Table(("", *(record["method"] for record in records)), rows)
