@@ -58,6 +58,8 @@ def __getattr__(name: str) -> Any:
         value = getattr(import_module(f"condenset.{_HOMES[name]}"), name)
         globals()[name] = value
         return value
+    if name == "__version__":
+        return import_module("condenset.version").VERSION
     raise AttributeError(f"module 'condenset' has no attribute {name!r}")
 
 

@@ -138,12 +138,19 @@ def show_command(
 
     small, file = find_set(path)
     picture = out or file.with_suffix(".png")
+    told = (facts if as_json else summary)(small) | {"picture": str(picture)}
     if overwrite or not picture.exists():
-        with writable(picture):
-            save_grid([small], picture)
+        try:
+            with writable(picture):
+                save_grid([small], picture)
+        except UserError as error:
+            if out:
+                raise
+            told["picture"] = None if as_json else f"none: {error} (--out takes another place)"
     elif out:
         raise UserError(f"{out} exists already: choose another --out, or --overwrite it")
-    told = (facts if as_json else summary)(small) | {"picture": str(picture)}
+    elif picture.stat().st_mtime < file.stat().st_mtime:
+        told["picture"] = None if as_json else f"{picture} is older than the set: --overwrite draws it again"
     if as_json:
         print(json.dumps(told, indent=1))
         return
@@ -167,6 +174,8 @@ def main(arguments: list[str] | None = None) -> None:
         sys.stdout.flush()  # here, where a reader that has gone is no surprise
     except UserError as error:
         _fail(str(error))
+    except PermissionError as error:
+        _fail(f"cannot read {error.filename}: {error.strerror}" if error.filename else str(error))
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(1) from None

@@ -131,7 +131,8 @@ def check_match(small: CondensedSet | ImageData, test: ImageData) -> None:
     """Refuse a set that is not of the test data's shape and classes; warn where that is taken on trust."""
     mine, theirs = tuple(small.images.shape[1:]), tuple(test.images.shape[1:])
     if mine != theirs:
-        raise UserError(f"the set's images must have the shape of the test images {theirs}, but got {mine}")
+        hint = f"; a folder of images is read at that size with --size {mine[-1]}" if mine[0] == theirs[0] else ""
+        raise UserError(f"the set's images must have the shape of the test images {theirs}, but got {mine}{hint}")
     if small.num_classes != test.num_classes:
         raise UserError(f"the set must have the test data's {test.num_classes} classes, but got {small.num_classes}")
     numbers = tuple(map(str, range(test.num_classes)))  # what classes are called where nobody named them

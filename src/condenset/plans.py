@@ -17,6 +17,7 @@ from condenset.engine import Place
 from condenset.errors import UserError, check, check_choice, whole
 from condenset.methods.common import images_per_class
 from condenset.methods.matching import can_be_one, check_memory
+from condenset.methods.pools import Pool
 from condenset.presets import defaults_by_ipc, make_protocol, make_recipe
 from condenset.recipes import RECIPES, DistributionRecipe, MatchingRecipe, Protocol, Recipe, UnrolledRecipe
 from condenset.sizes import in_bytes
@@ -193,6 +194,10 @@ def make_plan(data: ImageData, wishes: Wishes, base: Plan | None = None, **field
         jobs.append(Job(method=WHOLE))
     plan = Plan(jobs=tuple(jobs), protocol=protocol, whole=whole, fingerprint=data.fingerprint, **fields)
     check_plan(plan, data)
+    for recipe in [job.recipe for job in plan.jobs if isinstance(job.recipe, DistributionRecipe) and job.recipe.pool]:
+        pool = Pool.load(recipe.pool)
+        pool.check_fits(recipe.network, data)
+        pool.check_has(recipe.group)
     return plan
 
 

@@ -127,6 +127,22 @@ def test_an_experiment_that_cannot_begin_leaves_no_folder(condenset: Condenset) 
     assert Path("a/table.md").exists()
 
 
+def test_a_run_that_cannot_begin_leaves_no_folder(condenset: Condenset, toy: Path) -> None:
+    short = (*TINY_NETWORK, "--iterations", 2)
+    wrong = condenset("condense", toy, "--ipc", 1, "--set", "pool=nowhere", "--out", "a", *short)
+    assert "nowhere is not a pool of networks" in wrong.complaint
+    assert not Path("a").exists()
+    assert condenset("condense", toy, "--ipc", 1, "--out", "a", *short).code == 0
+
+
+def test_what_may_not_be_read_is_one_line(condenset: Condenset, toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied", "locked/a")
+
+    monkeypatch.setattr(Path, "is_dir", refuse)
+    assert condenset("data", "check", toy).complaint == "cannot read locked/a: Permission denied"
+
+
 def test_a_small_class_is_named_before_anything_is_written(condenset: Condenset, tmp_path: Path) -> None:
     path = write_npz(tmp_path / "uneven.npz", (9, 2, 9))
     before = tree(tmp_path)

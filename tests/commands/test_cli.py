@@ -171,6 +171,13 @@ def test_show_tells_and_draws(condenset: Condenset, toy: Path, tmp_path: Path) -
     assert "b.png exists already" in condenset("show", "a", "--out", "b.png").complaint
     assert tree(tmp_path) == before
     assert condenset("show", "a", "--out", "b.png", "--overwrite").code == 0
+    os.utime("a/condensed.png", (1, 1))
+    assert "older than the set: --overwrite draws it again" in condenset("show", "a").out
+    assert json.loads(condenset("show", "a", "--json").out)["picture"] is None
+    Path("c").mkdir()
+    shutil.copy("a/condensed.safetensors", "c")
+    Path("c/condensed.png").mkdir()  # where no picture can be written
+    assert "6 of 1x8x8" in condenset("show", "c", "--overwrite").out
 
 
 def test_a_folder_of_images_and_an_imported_set_run_too(condenset: Condenset, tmp_path: Path) -> None:

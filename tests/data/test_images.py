@@ -55,6 +55,24 @@ def test_a_fifth_is_held_out_where_there_is_no_test(tmp_path: Path, inside: str)
     assert (splits.train.images == whole.images[[1, 2, 3, 4, 6, 8, 9, 10, 11, 13]]).all()
 
 
+@pytest.mark.parametrize("names", [("Train", "val"), ("testing", "training"), ("train", "val")])
+def test_splits_are_not_taken_for_classes(tmp_path: Path, names: tuple[str, str], refused: Refused) -> None:
+    for name in names:
+        make_classes(tmp_path / name, "ab")
+    with refused(f"holds splits, {names[0]}, {names[1]}, where classes are expected: call them train and test"):
+        (from_folder if names == ("train", "val") else load)(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["wrapped", "val"])
+def test_one_folder_around_all_classes_is_not_a_class(tmp_path: Path, name: str, refused: Refused) -> None:
+    make_classes(tmp_path / name, "ab")
+    for read in (from_folder, load):
+        with refused(f"holds one folder of folders, '{name}': give {tmp_path / name} instead"):
+            read(tmp_path)
+    save_image(tmp_path / name / "0.png")
+    assert from_folder(tmp_path).class_names == (name,)
+
+
 def test_a_class_may_be_called_train(tmp_path: Path) -> None:
     for name in ("car", "plane", "train"):
         make_classes(tmp_path, [name], count=2)

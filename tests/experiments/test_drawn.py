@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import io
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -134,3 +136,14 @@ def test_distribution_draws_real_images_as_points_and_synthetic_ones_as_stars(tm
             for number, each in enumerate(drawn):
                 mine = places[name][places[f"{name}.labels"] == number]
                 assert len(mine) == num and np.array_equal(each, mine)
+
+
+def test_odd_names_of_classes_are_all_in_the_legend(asked: Asked, tmp_path: Path) -> None:
+    tiny = lab("distribution", tmp_path, "tiny", size=8, counts=[20] * 3, methods=("dm",))
+    names = ("10$ to 20$", "_a", "b\nc")
+    train = dataclasses.replace(tiny.splits.train, class_names=names)
+    tiny = dataclasses.replace(tiny, splits=dataclasses.replace(tiny.splits, train=train))
+    figure = outcome_of("distribution", tiny).draw()
+    figure.savefig(io.BytesIO())  # where mathematics that is none would fail
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == [r"10\$ to 20\$", " _a", "b c", "synthetic"]

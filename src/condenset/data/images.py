@@ -26,6 +26,7 @@ EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp",
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
 GREY_MODES = ("1", "L", "LA", "I", "I;16", "I;16L", "I;16B", "I;16N")
 TEST_FOLDERS = ("test", "val", "valid", "validation")
+SPLIT_NAMES = {"train", "training", "testing", "eval", *TEST_FOLDERS}
 SIZE_MOST = 4096
 GROUP = 64  # files that one thread or process reads at a time, at most
 APART_FROM = 20_000  # files of a split, from which on processes pay, which take seconds to start
@@ -99,6 +100,7 @@ def find_classes(folder: Path) -> ImageFiles:
     names = subfolders(folder)
     if not names:
         raise UserError(f"{folder} must hold a folder for each class, but holds none")
+    _check_level(folder, names)
     paths: list[str] = []
     counts: list[int] = []
     for name in names:
@@ -108,6 +110,18 @@ def find_classes(folder: Path) -> ImageFiles:
         if not counts[-1]:
             raise UserError(f"{folder} has an empty class: no image in {name!r}")
     return ImageFiles(paths, np.repeat(np.arange(len(names)), counts), tuple(names))
+
+
+def _check_level(folder: Path, names: Sequence[str]) -> None:
+    """Refuse splits, or the one folder around everything, which would be taken for classes."""
+    if len(names) > 1 and {name.lower() for name in names} <= SPLIT_NAMES:
+        hint = "call them train and test (or val) and load the folder around them, or load one of them as one split"
+        raise UserError(f"{folder} holds splits, {', '.join(names)}, where classes are expected: {hint}")
+    if len(names) == 1 and len(subfolders(folder / names[0])) > 1:
+        with guard(f"cannot read {folder / names[0]}"), os.scandir(folder / names[0]) as entries:
+            flat = any(entry.name.lower().endswith(EXTENSIONS) for entry in entries)
+        if not flat:
+            raise UserError(f"{folder} holds one folder of folders, {names[0]!r}: give {folder / names[0]} instead")
 
 
 def read_folder(root: Path, size: int | None = None) -> Raw:

@@ -124,6 +124,12 @@ def summary(real_NF: Tensor, real_labels_N: Tensor, synthetic_MF: Tensor, labels
     return {name: float(torch.stack(values).mean()) for name, values in found.items()}
 
 
+def _label(name: str) -> str:
+    """A class's name in a legend, which takes dollars for mathematics and leaves out what begins with _."""
+    text = " ".join(name.split()).replace("$", r"\$")
+    return f" {text}" if text.startswith("_") else text
+
+
 def _draw(tensors: Mapping[str, Tensor], names: Sequence[str], methods: Sequence[str]) -> Figure:
     """Real images as points, synthetic ones as stars, a colour a class."""
     figure, panels = new_panels(len(methods), columns=3, size=(4.5, 4.5))
@@ -131,7 +137,8 @@ def _draw(tensors: Mapping[str, Tensor], names: Sequence[str], methods: Sequence
         for number, name in enumerate(names):
             real, mine = (tensors[k][tensors[f"{k}.labels"] == number].numpy() for k in ("real", method))
             color = f"C{number}"
-            axes.plot(*real.T, ".", markersize=3, alpha=0.3, color=color, label=name, rasterized=True)  # a small SVG
+            label, small_svg = _label(name), True
+            axes.plot(*real.T, ".", markersize=3, alpha=0.3, color=color, label=label, rasterized=small_svg)
             axes.plot(*mine.T, "*", markersize=9, color=color, markeredgecolor="black", markeredgewidth=0.5)
         axes.set_title(method)
         axes.set_xticks([])

@@ -93,10 +93,8 @@ class Pool:
 
         In the precision that computes with them, which they would be cast to anyway; batch norm's own need float32.
         """
+        self.check_has(group)
         states = self.group(group)
-        if not states:
-            sizes = ", ".join(f"{name} ({size})" for name, size in self.group_sizes().items())
-            raise UserError(f"{self.folder} has no network of group {group!r}; it has {sizes}")
         full, names = self._full_network(), {name for name, _ in network.named_parameters()}
         wanted_P = torch.cat([torch.full((each.numel(),), name in names) for name, each in full.named_parameters()])
         dtype = torch.float32 if networks.uses_batch_norm(network) else place.dtype
@@ -108,6 +106,12 @@ class Pool:
             out_GP[first : first + len(rows)] = found_SP[:, wanted_P].to(place.device, dtype)
             first += len(rows)
         return out_GP
+
+    def check_has(self, group: str) -> None:
+        """Refuse a group that has no state."""
+        if not self.group(group):
+            sizes = ", ".join(f"{name} ({size})" for name, size in self.group_sizes().items())
+            raise UserError(f"{self.folder} has no network of group {group!r}; it has {sizes}")
 
     def check_fits(self, spec: str, data: ImageData) -> None:
         """Refuse a pool of other networks than these, or for images of another shape; warn of one of other images."""
