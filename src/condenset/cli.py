@@ -175,7 +175,7 @@ def main(arguments: list[str] | None = None) -> None:
     except UserError as error:
         _fail(str(error))
     except PermissionError as error:
-        _fail(f"cannot read {error.filename}: {error.strerror}" if error.filename else str(error))
+        _fail(f"no access to {error.filename}: {error.strerror}" if error.filename else str(error))
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(1) from None

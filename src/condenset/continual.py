@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from condenset import draws
 from condenset.builders import Builder, built, check_builder, seeded
@@ -174,15 +174,16 @@ class Memory:
         form, small = self._known_form(), self.set
         run = Run(seed=self.seed if seed is None else seed, place=self.place, progress=Shown())
         check("nets" not in fields, "one network is trained: nets is an option of evaluate", fields.get("nets"))
-        if network is not None:
-            check_builder(network)
         learned = network if isinstance(network, str) else small.provenance["recipe"].get("network")
         chosen = {"network": learned, **fields} if learned else fields
         protocol = make_protocol(name=form.name, size=form.shape[-1], **chosen)
         train_set = TrainingSet.of(small, self.place.device)
         with seeded(run.seed, self.place):  # which only a network of the user's own draws from
-            own = None if network is None or isinstance(network, str) else built(network, train_set, self.place)
-            trainer = Trainer(own or protocol.network, train_set, protocol, self.place)
+            architecture: str | nn.Module = protocol.network
+            if not (network is None or isinstance(network, str)):
+                check_builder(network)
+                architecture = built(network, train_set, self.place)
+            trainer = Trainer(architecture, train_set, protocol, self.place)
             with reported(run, "training a network", trainer.num_steps) as report:
                 trainer.train(run.seed, "evaluate", 0, report=report)
         if not math.isfinite(trainer.weights.sum()):

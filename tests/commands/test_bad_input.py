@@ -140,7 +140,7 @@ def test_what_may_not_be_read_is_one_line(condenset: Condenset, toy: Path, monke
         raise PermissionError(13, "Permission denied", "locked/a")
 
     monkeypatch.setattr(Path, "is_dir", refuse)
-    assert condenset("data", "check", toy).complaint == "cannot read locked/a: Permission denied"
+    assert condenset("data", "check", toy).complaint == "no access to locked/a: Permission denied"
 
 
 def test_a_small_class_is_named_before_anything_is_written(condenset: Condenset, tmp_path: Path) -> None:

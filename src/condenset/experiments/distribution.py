@@ -137,8 +137,8 @@ def _draw(tensors: Mapping[str, Tensor], names: Sequence[str], methods: Sequence
         for number, name in enumerate(names):
             real, mine = (tensors[k][tensors[f"{k}.labels"] == number].numpy() for k in ("real", method))
             color = f"C{number}"
-            label, small_svg = _label(name), True
-            axes.plot(*real.T, ".", markersize=3, alpha=0.3, color=color, label=label, rasterized=small_svg)
+            label = _label(name)
+            axes.plot(*real.T, ".", markersize=3, alpha=0.3, color=color, label=label, rasterized=True)  # a small SVG
             axes.plot(*mine.T, "*", markersize=9, color=color, markeredgecolor="black", markeredgewidth=0.5)
         axes.set_title(method)
         axes.set_xticks([])
