@@ -37,6 +37,7 @@ def parse(strategy: str, *, can_flip: bool = True) -> tuple[str, ...]:
     """The operations of a strategy such as "color_crop"; "none" has none, and flip goes where it changes the label."""
     names = [] if strategy in ("none", "") else strategy.split("_")
     for name in names:
+        check(name != "none", "an augmentation must be none or operations, not both", strategy)
         check_choice("augmentation", name, ("none", *OPERATIONS))
     check(len(set(names)) == len(names), "an augmentation must name each operation once", strategy)
     return tuple(name for name in names if can_flip or name != "flip")

@@ -19,7 +19,10 @@ Methods = Annotated[
         help="A method ('condenset methods'), several joined by commas, or all; repeatable.",
     ),
 ]
-Ipcs = Annotated[list[int] | None, typer.Option("--ipc", help="Images per class; repeatable.")]
+Ipcs = Annotated[
+    list[str] | None,
+    typer.Option("--ipc", metavar="NUMBERS", help="Images per class, several joined by commas; repeatable."),
+]
 Network = Annotated[str | None, typer.Option(help="Such as convnet(norm='batch') ('condenset networks').")]
 Iterations = Annotated[int | None, typer.Option(help="Iterations of condensing.")]
 Lr = Annotated[float | None, typer.Option(help="Learning rate of the images.")]

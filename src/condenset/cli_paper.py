@@ -7,7 +7,7 @@ import os
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -34,6 +34,7 @@ from condenset.cli_shared import (
     anchored,
     given,
     in_bytes_or_none,
+    ipc_numbers,
     load,
     load_again,
     method_names,
@@ -96,7 +97,7 @@ def paper_command(
     place = Place.best(device, precision)
     asked = given(
         methods=method_names(methods, experiment.only or RECIPES) if methods else None,
-        ipc=tuple(ipc) if ipc else None,
+        ipc=ipc_numbers(ipc) or None,
         set=tuple(map(_anchored_pool, changes)) if changes else None,
         nets=nets,
         epochs=epochs,
@@ -158,20 +159,17 @@ def _check_pools(wishes: Wishes, out: Path | None) -> None:
                 raise UserError(f"{pool} would go with what lies in {out}: choose another --out")
 
 
-def resume_experiment(
-    folder: Path, device: str | None, memory: int | None, data_dir: Path | None, as_json: bool
-) -> None:
-    """Go on with an experiment: what is done is not done again."""
+def resume_experiment(folder: Path, changes: dict[str, Any], as_json: bool) -> None:
+    """Go on with an experiment, some of its settings changed: what is done is not done again."""
     from condenset import runs
     from condenset.experiments import find
     from condenset.experiments.settings import from_toml
 
     with runs.locked(folder):
-        changes = given(device=device, memory=memory, data_dir=str(data_dir.absolute()) if data_dir else None)
         settings = dataclasses.replace(from_toml(folder / "experiment.toml"), **changes)
         find(settings.experiment)
         runs.sweep(folder)
-        _perform(settings, load_again(settings, settings.data_dir, folder), folder, as_json)
+        _perform(settings, load_again(settings, folder), folder, as_json)
 
 
 def _perform(settings: Settings, splits: Splits, folder: Path, as_json: bool) -> None:

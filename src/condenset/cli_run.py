@@ -41,6 +41,7 @@ from condenset.cli_shared import (
     anchored,
     given,
     in_bytes_or_none,
+    ipc_numbers,
     load,
     load_again,
     method_names,
@@ -153,30 +154,32 @@ def resume_command(
     folder: Annotated[Path, typer.Argument(help="Folder of a run that was stopped.")],
     device: Device = None,
     memory: Memory = None,
+    dataset: Annotated[str | None, typer.Option(help="Where the data lie now, if they have moved.")] = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
     """Go on with a run that was stopped or killed, to the same result."""
     from condenset import plans, runs
 
-    bound = in_bytes_or_none(memory)
+    place = str(data_dir.absolute()) if data_dir else None
+    moved = anchored(dataset, place) if dataset else None
+    changes = given(device=device, memory=in_bytes_or_none(memory), data_dir=place, dataset=moved)
     if (folder / "experiment.toml").is_file():
-        resume_experiment(folder, device, bound, data_dir, as_json)
+        resume_experiment(folder, changes, as_json)
         return
     if not (folder / "recipe.toml").is_file():
         raise UserError(f"{folder} is not a run: it has no recipe.toml")
     with runs.locked(folder):
         with runs.writable(folder):
             runs.sweep(folder)
-        changes = given(device=device, memory=bound)
         plan = dataclasses.replace(plans.from_toml(folder / "recipe.toml"), **changes)
-        splits = load_again(plan, data_dir or plan.data_dir, folder)
+        splits = load_again(plan, folder)
         plans.check_plan(plan, splits.train)
         _go(plan, splits, folder, as_json)
 
 
 def _wishes(
-    names: list[str], ipc: list[int] | None, fields: dict[str, Any], settings: list[str] | None, **rest: Any
+    names: list[str], ipc: list[str] | None, fields: dict[str, Any], settings: list[str] | None, **rest: Any
 ) -> Wishes:
     """What was asked for; a field that an option and --set give, both for all methods, is refused."""
     from condenset.plans import Wishes, read_settings
@@ -187,7 +190,7 @@ def _wishes(
         if name in general:
             raise UserError(f"{name} is given twice, by --{name.replace('_', '-')} and by --set: give one of the two")
     methods = method_names(names, RECIPES)
-    return Wishes(methods=methods, ipcs=tuple(ipc or ()), recipe=fields | general, by_method=by_method, **rest)
+    return Wishes(methods=methods, ipcs=ipc_numbers(ipc), recipe=fields | general, by_method=by_method, **rest)
 
 
 def _begin(

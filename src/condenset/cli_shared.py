@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterable, Iterator
@@ -33,6 +34,14 @@ def method_names(texts: list[str] | None, every: Iterable[str]) -> tuple[str, ..
     return tuple(dict.fromkeys(names))
 
 
+def ipc_numbers(texts: list[str] | None) -> tuple[int, ...]:
+    """The numbers of images a class that were given, one by one or joined by commas."""
+    parts = [part.strip() for text in texts or () for part in text.split(",")]
+    for part in parts:
+        check(re.fullmatch(r"-?[0-9]{1,18}", part) is not None, "--ipc must be whole numbers such as 1,10,50", part)
+    return tuple(map(int, parts))
+
+
 def in_bytes_or_none(memory: str | None) -> int | None:
     from condenset.sizes import in_bytes
 
@@ -45,9 +54,12 @@ def load(dataset: str, data_dir: Path | str | None = None, size: int | None = No
     return data.load(dataset, data_dir=data_dir, size=size)
 
 
-def load_again(plan: Plan | Settings, data_dir: Path | str | None, folder: Path) -> Splits:
+def load_again(plan: Plan | Settings, folder: Path) -> Splits:
     """The data that a run or experiment in this folder began with; others are refused."""
-    splits = load(plan.dataset, data_dir, plan.size)
+    try:
+        splits = load(plan.dataset, plan.data_dir, plan.size)
+    except UserError as error:
+        raise UserError(f"{error}; if it has moved, --dataset or --data-dir says where to") from None
     if splits.train.fingerprint != plan.fingerprint:
         raise UserError(f"{plan.dataset} is no longer the data that {folder} began with: start a new run")
     return splits

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -77,3 +78,23 @@ def _opened(path: str | os.PathLike[str]) -> Iterator[Any]:
             yield file
     except (safetensors.SafetensorError, RuntimeError, OverflowError) as error:
         raise UserError(f"{path} is not a readable .safetensors file: {' '.join(str(error).split())}") from None
+
+
+@contextlib.contextmanager
+def held(folder: Path) -> Iterator[bool]:
+    """Whether no other process holds the folder; then this one does for the block, and lets go however it ends."""
+    if sys.platform == "win32":
+        yield True  # no such lock there
+        return
+    import fcntl
+
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            free = True
+        except BlockingIOError:
+            free = False
+        yield free
+    finally:
+        os.close(handle)

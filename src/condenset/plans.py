@@ -144,6 +144,7 @@ def read_settings(texts: Sequence[str]) -> tuple[dict[str, Any], dict[str, dict[
         types = {each.name: str(each.type) for kind in kinds for each in dataclasses.fields(kind) if each.name != "ipc"}
         check_choice(f"an option of {method or 'a method'}", name, sorted(types))
         fields = by_method.setdefault(method, {}) if dot else general
+        check(name not in fields, "a setting must be given once", target.strip())
         fields[name] = _read(name, types[name], value.strip())
     return general, by_method
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import os
 import re
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -21,7 +19,7 @@ from torch import Tensor
 
 from condenset.engine.place import Place
 from condenset.errors import UserError, whole
-from condenset.files import read_tensors, write_tensors
+from condenset.files import held, read_tensors, write_tensors
 from condenset.progress import Silent
 
 if TYPE_CHECKING:
@@ -381,17 +379,9 @@ def fresh_folder(folder: Path) -> Path:
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Keep other processes out of a run's folder; the lock goes with this process, however it ends."""
-    if sys.platform == "win32":
-        yield  # no such lock there
-        return
-    import fcntl
-
-    with writable(folder):
-        handle = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with contextlib.ExitStack() as stack:
+        with writable(folder):
+            free = stack.enter_context(held(folder))
+        if not free:
+            raise UserError(f"{folder} is being worked on by another process: wait for it, or stop it")
         yield
-    except BlockingIOError:
-        raise UserError(f"{folder} is being worked on by another process: wait for it, or stop it") from None
-    finally:
-        os.close(handle)

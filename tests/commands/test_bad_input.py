@@ -39,7 +39,10 @@ FEW = ("--nets", 1, "--epochs", 1)
         (("evaluate",), ["Missing argument"]),
         (("run", "toy.npz", "--ipc", 0), ["must be a whole number, 1 or more, but got 0"]),
         (("run", "toy.npz", "--ipc", -3), ["must be a whole number, 1 or more, but got -3"]),
-        (("run", "toy.npz", "--ipc", "one"), ["--ipc"]),
+        (("run", "toy.npz", "--ipc", "one"), ["--ipc must be whole numbers such as 1,10,50", "'one'"]),
+        (("run", "toy.npz", "--ipc", "1,,2"), ["--ipc must be whole numbers", "''"]),
+        (("run", "toy.npz", "--ipc", 1, "--set", "dm.lr=1", "--set", "dm.lr=2"), ["must be given once", "'dm.lr'"]),
+        (("run", "toy.npz", "--ipc", 1, "--augment", "none_flip"), ["none or operations, not both", "'none_flip'"]),
         (("run", "toy.npz", "--ipc", 13), ["class 'class 0' has 12", "--allow-fewer"]),
         (
             ("run", "toy.npz", "--ipc", 1, "--iterations", -1),

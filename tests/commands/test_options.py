@@ -32,7 +32,19 @@ FOLDERS = ("--data-dir", "d", "--out", "o", "--overwrite", "--json")
 def test_every_option_is_taken(command: str, condenset: Condenset, monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[Any] = []
     monkeypatch.setattr(cli_run, "_begin", lambda *args: taken.extend(args))
-    options = ["--method", "dm", "--ipc", 3, "--network", "mlp", "--set", "momentum=0.25", "--allow-fewer"]
+    options = [
+        "--method",
+        "dm",
+        "--ipc",
+        "3,4",
+        "--ipc",
+        5,
+        "--network",
+        "mlp",
+        "--set",
+        "momentum=0.25",
+        "--allow-fewer",
+    ]
     options += [*PLACE, *FOLDERS]
     options += SCORED if command != "condense" else ()
     options += LEARNED if command != "compare" else ()
@@ -41,7 +53,7 @@ def test_every_option_is_taken(command: str, condenset: Condenset, monkeypatch: 
     assert isinstance(wishes, Wishes)
     learned = {"iterations": 8, "lr": 0.5, "init": "noise", "augment": "crop"} if command != "compare" else {}
     assert wishes.recipe == {"network": "mlp", "allow_fewer": True, "momentum": 0.25, **learned}
-    assert (wishes.methods, wishes.ipcs, wishes.evaluate) == (("dm",), (3,), command != "condense")
+    assert (wishes.methods, wishes.ipcs, wishes.evaluate) == (("dm",), (3, 4, 5), command != "condense")
     if command != "condense":
         augment = {"augment": "crop"} if command == "run" else {}
         assert wishes.protocol == {"network": "mlp", "nets": 4, "epochs": 5, **augment}
@@ -68,7 +80,7 @@ def performed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Run, dict[str, Any]
 def test_every_option_of_an_experiment_is_taken_and_kept_over_a_resume(
     condenset: Condenset, toy: Path, performed: list[tuple[Run, dict[str, Any]]]
 ) -> None:
-    options = ["--methods", "random,dm", "--ipc", 3, "--ipc", 1, "--set", "dm.lr=2", "--nets", 4, "--epochs", 5]
+    options = ["--methods", "random,dm", "--ipc", "3, 1", "--set", "dm.lr=2", "--nets", 4, "--epochs", 5]
     options += ["--whole-epochs", 7, "--sets", 2, "--seed", 6, "--precision", "bfloat16", "--memory", "1K"]
     options += ["--device", "cpu", "--size", 8, "--out", "a"]
     assert condenset("paper", "sizes", "--dataset", toy, "--scale", "tiny", *options).code == 0
@@ -93,6 +105,21 @@ def test_data_that_moved_are_found_again(condenset: Condenset, tmp_path: Path) -
     shutil.move("one", "two")
     assert "mine" in condenset("resume", "a").complaint
     assert condenset("resume", "a", "--data-dir", "two").code == 0
+
+
+def test_a_run_goes_on_where_its_data_were_moved_to(
+    condenset: Condenset, toy: Path, tmp_path: Path, performed: list[tuple[Run, dict[str, Any]]]
+) -> None:
+    made = ("--ipc", 1, "--device", "cpu", "--out")
+    assert condenset("condense", toy, "--method", "random", *made, "a").code == 0
+    assert condenset("paper", "sizes", "--dataset", toy, "--scale", "tiny", *made, "b").code == 0
+    shutil.move(toy, tmp_path / "other.npz")
+    write_npz(tmp_path / "wrong.npz", seed=1)
+    for folder in ("a", "b"):
+        assert "--dataset" in condenset("resume", folder).complaint
+        assert "is no longer the data" in condenset("resume", folder, "--dataset", "wrong.npz").complaint
+        assert condenset("resume", folder, "--dataset", "other.npz").code == 0
+    assert [asked["dataset"] for _, asked in performed] == [str(toy), str(tmp_path / "other.npz")]
 
 
 def test_evaluate_fits_images_to_the_size_and_takes_the_seed(

@@ -126,6 +126,8 @@ def test_class_names_and_named_labels(refused: Refused) -> None:
         from_arrays(x, [0, 1, 0], class_names=["a", "b", "c"])
     with refused("labels must lie in 0..1, but got 2"):
         from_arrays(x, [0, 1, 2], class_names=["a", "b"])
+    with refused("class names must differ, but got 'a'"):
+        from_arrays(x, [0, 1, 2], class_names=["a", "b", "a"])
     with refused("among the 1 class names, but got 'dog'"):
         from_arrays(x, ["dog", "cat", "dog"], class_names=["cat"])
 

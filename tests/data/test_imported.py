@@ -13,6 +13,7 @@ from data_files import Refused, make_classes, write_cifar10
 
 from condenset.data import check_files, from_arrays, import_data, load
 from condenset.data.imported import map_npy
+from condenset.files import held
 from condenset.types import Splits
 
 
@@ -116,6 +117,26 @@ def test_a_failed_import_leaves_the_old_set_and_nothing_else(tmp_path: Path, imp
     with refused("4.png is not a readable image"):
         import_data(tmp_path / "source", "new")
     assert [path.name for path in imported.parent.iterdir()] == ["mine"] and load("mine").train.fingerprint == before
+
+
+def test_what_a_killed_import_left_goes_unless_it_is_new_at_work_or_the_only_copy(
+    tmp_path: Path, imported: Path
+) -> None:
+    home = imported.parent
+    left, new, at_work, other = (
+        home / name for name in (".mine.abcd1234", ".mine.new_8765", ".mine.work0000", ".mine")
+    )
+    only = home / ".gone.abcd1234"
+    for folder in (left, new, at_work, other, only / ".replaced"):
+        folder.mkdir(parents=True)
+        (folder / "half.npy").write_bytes(b"half")
+    for folder in (left, at_work, other, only):
+        os.utime(folder, (1e9, 1e9))
+    with held(at_work) as free:
+        assert free
+        import_data(tmp_path / "source", "mine", overwrite=True)
+        import_data(tmp_path / "source", "gone")
+    assert {path.name for path in home.iterdir()} == {"mine", "gone", new.name, at_work.name, other.name, only.name}
 
 
 def test_a_rename_that_fails_puts_the_old_set_back(

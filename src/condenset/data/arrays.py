@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -107,6 +108,8 @@ def as_labels(y: Any, class_names: Sequence[str] | None, count: int) -> tuple[La
     """Labels as int64 and the class names, which are the sorted names in `y` or 0, 1, … where none are given."""
     array = _array(y, "labels")
     array = array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
+    twice = [name for name, times in Counter(map(str, class_names or ())).items() if times > 1]
+    check(not twice, "class names must differ", ", ".join(twice))
     check(array.shape == (count,), f"labels must have shape ({count},), one for each image", array.shape)
     if array.dtype.kind in "USO":
         return _named_labels(array.tolist(), class_names)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from condenset.errors import UserError
+from condenset.files import held
+
+YOUNG = 60  # seconds; a temporary folder is held from soon after it is made
 
 
 def one_line(error: BaseException) -> str:
@@ -40,22 +45,35 @@ def new_folder(target: Path, *, overwrite: bool = False) -> Iterator[Path]:
     """Give a temporary folder; what is left in it under target's name becomes `target` when the block succeeds."""
     with guard(f"cannot write {target}"):
         target.parent.mkdir(parents=True, exist_ok=True)
+        _sweep(target)
         workshop = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
-    try:
-        yield workshop
-        with guard(f"cannot write {target}"):
-            replaced = workshop / ".replaced"
-            if overwrite and target.exists():
-                os.rename(target, replaced)
-            try:
-                os.rename(workshop / target.name, target)
-            except OSError:
-                if replaced.exists():
-                    os.rename(replaced, target)
-                raise
-            sync_folder(target.parent)
-    finally:
-        shutil.rmtree(workshop, ignore_errors=True)
+    with held(workshop):
+        try:
+            yield workshop
+            with guard(f"cannot write {target}"):
+                replaced = workshop / ".replaced"
+                if overwrite and target.exists():
+                    os.rename(target, replaced)
+                try:
+                    os.rename(workshop / target.name, target)
+                except OSError:
+                    if replaced.exists():
+                        os.rename(replaced, target)
+                    raise
+                sync_folder(target.parent)
+        finally:
+            shutil.rmtree(workshop, ignore_errors=True)
+
+
+def _sweep(target: Path) -> None:
+    """Remove the temporary folders of this target that a kill left behind: old enough, and held by nobody."""
+    for left in target.parent.glob(f".{glob.escape(target.name)}.????????"):
+        only_copy = (left / ".replaced").exists() and not target.exists()
+        if left.is_symlink() or not left.is_dir() or only_copy or time.time() - left.stat().st_mtime < YOUNG:
+            continue
+        with held(left) as free:
+            if free:
+                shutil.rmtree(left, ignore_errors=True)
 
 
 def sync_folder(folder: Path) -> None:
