@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import numbers
+import os
 from collections.abc import Iterable
 from typing import Any
 
@@ -25,6 +26,12 @@ def check_kind(value: object, kinds: type | tuple[type, ...], rule: str) -> None
     """Raise `RULE, but got WHAT` unless the value is of one of the kinds."""
     if not isinstance(value, kinds):
         raise UserError(f"{rule}, but got {told(value)}")
+
+
+def check_path(path: str | os.PathLike[str]) -> None:
+    """Refuse a path whose bytes are no text: it could neither be written down nor printed."""
+    text = os.path.abspath(path)
+    check(text == text.encode("utf-8", "replace").decode(), "a path must be text in UTF-8", text)
 
 
 def told(value: object) -> str:

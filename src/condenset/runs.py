@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from condenset.engine.place import Place
-from condenset.errors import UserError, whole
+from condenset.errors import UserError, check_path, whole
 from condenset.files import held, read_tensors, write_tensors
 from condenset.progress import Silent
 
@@ -303,6 +303,7 @@ def new_folder(out: Path, *, overwrite: bool) -> Path:
 
 def probe(folder: Path) -> None:
     """Make a folder, if it is not there, and see now whether it can be written to."""
+    check_path(folder)
     with writable(folder):
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
@@ -310,6 +311,7 @@ def probe(folder: Path) -> None:
 
 def check_free(out: Path, *, overwrite: bool) -> None:
     """Refuse a folder that holds an earlier run, unless it may be overwritten, or anything else, in any case."""
+    check_path(out)
     with writable(out):
         if not out.is_dir() or not set(out.iterdir()) - set(_leftovers(out)):
             return

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,13 @@ def test_a_row_a_class_and_a_block_a_set(channels: int, soft: bool) -> None:
     alone = draw_grid(sets[:1])
     assert image.width > alone.width
     assert image.height == alone.height
+
+
+def test_names_are_drawn_on_a_line() -> None:
+    broken, plain = (
+        draw_grid([dataclasses.replace(small_set([1, 1]), class_names=("a", name))]) for name in ("b\nc\td", "b c d")
+    )
+    assert broken.tobytes() == plain.tobytes()
 
 
 def test_captions_do_not_run_into_each_other() -> None:

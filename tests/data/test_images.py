@@ -28,6 +28,18 @@ def test_folder_of_classes_is_one_split_in_sorted_order(tmp_path: Path) -> None:
     assert data.mean == pytest.approx(values.mean((0, 2, 3))) and data.std == pytest.approx(values.std((0, 2, 3)))
 
 
+def test_class_names_are_text_whatever_bytes_their_folders_are_called_by(tmp_path: Path, refused: Refused) -> None:
+    odd = os.fsdecode(b"b\xff")
+    try:
+        make_classes(tmp_path / "fine", ["a", odd], count=2)
+    except OSError:
+        pytest.skip("this disk holds names of text alone")
+    assert from_folder(tmp_path / "fine").class_names == ("a", "b\ufffd")
+    (tmp_path / "fine").rename(tmp_path / odd)
+    with refused("a path must be text in UTF-8"):
+        load(tmp_path / odd)
+
+
 @pytest.mark.parametrize("test_folder", ["test", "val", "validation"])
 def test_folder_with_both_splits(tmp_path: Path, test_folder: str) -> None:
     make_classes(tmp_path / "train", "ab", count=3)

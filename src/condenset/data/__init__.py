@@ -27,7 +27,7 @@ from condenset.data.imported import (
 from condenset.data.raw import PixelStats, Raw, blocks, read_splits
 from condenset.data.sources import SOURCES, Download, Source, data_folder, find_source
 from condenset.data.validation import split_off
-from condenset.errors import UserError, check, check_kind
+from condenset.errors import UserError, check, check_kind, check_path
 from condenset.types import Splits
 
 __all__ = [
@@ -77,6 +77,7 @@ def _open(name_or_path: PathLike, folder: Path, size: int | None) -> tuple[Raw |
         opened, name = read_imported(imported_folder(folder, text)), text
     else:
         path = Path(text).expanduser()
+        check_path(path)
         opened, name = _open_path(path, folder, size, is_name), path.resolve().name.removesuffix(".npz")
     _check_fits(opened, name, size)
     return opened, name

@@ -109,7 +109,8 @@ def find_classes(folder: Path) -> ImageFiles:
         counts.append(len(paths) - before)
         if not counts[-1]:
             raise UserError(f"{folder} has an empty class: no image in {name!r}")
-    return ImageFiles(paths, np.repeat(np.arange(len(names)), counts), tuple(names))
+    readable = tuple(os.fsencode(name).decode("utf-8", "replace") for name in names)  # a name may be any bytes
+    return ImageFiles(paths, np.repeat(np.arange(len(names)), counts), readable)
 
 
 def _check_level(folder: Path, names: Sequence[str]) -> None:

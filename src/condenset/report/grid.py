@@ -88,4 +88,5 @@ def _font() -> ImageFont.FreeTypeFont:
 
 
 def _short(name: str) -> str:
+    name = "".join(letter if letter.isprintable() else " " for letter in name)  # a line break cannot be measured
     return name if len(name) <= 18 else name[:17] + "…"
