@@ -111,12 +111,15 @@ def evaluate_command(
     fields = {**known, **asked}
     source = given(dataset=dataset, data_dir=data_dir)
     source, loaded, records = source | given(size=size), functools.cache(load), []
-    with watched(run):
-        for file in files:
-            records.append(evaluate_file(file, run, loaded, fields, source, seed))
-            if out:
-                write_results(out, records)
-    print_records(records, as_json)
+    try:
+        with watched(run):
+            for file in files:
+                records.append(evaluate_file(file, run, loaded, fields, source, seed))
+                if out:
+                    write_results(out, records)
+    finally:
+        if records:  # also those before a stop or a set that cannot be scored
+            print_records(records, as_json)
 
 
 app.command("resume")(resume_command)

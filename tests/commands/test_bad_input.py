@@ -111,6 +111,15 @@ def test_the_device_that_is_not_there(condenset: Condenset, toy: Path, monkeypat
     assert "device 'cuda' is not there: this machine has cpu" in result.complaint
 
 
+def test_what_was_scored_before_a_set_that_cannot_be_is_told(condenset: Condenset, toy: Path, tmp_path: Path) -> None:
+    condenset("condense", toy, "--ipc", 1, "--method", "random", "--out", "a")
+    (tmp_path / "broken.safetensors").write_bytes(b"x")
+    result = condenset("evaluate", "a", "broken.safetensors", *FEW)
+    assert (result.code, len(result.out.splitlines())) == (2, 2) and "broken.safetensors is not" in result.err
+    stopped = condenset("evaluate", "a", "broken.safetensors", *FEW, "--json")
+    assert [record["ipc"] for record in json.loads(stopped.out)] == [1]
+
+
 def test_a_run_without_a_set_yet_says_so(condenset: Condenset, toy: Path) -> None:
     condenset("condense", toy, "--ipc", 1, "--method", "random", "--out", "a")
     Path("a/condensed.safetensors").unlink()
