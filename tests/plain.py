@@ -37,7 +37,8 @@ def tiny_data(
 
 def augment_one(image_CHW: Tensor, operation: str, u: Tensor) -> Tensor:
     """One image under one operation; u: the operation's own uniforms, as FACTS of the paper's code map them."""
-    return globals()[f"_{operation}"](image_CHW, u)
+    name = operation.rstrip("0123456789")
+    return globals()[f"_{name}"](image_CHW, u, *map(float, [operation[len(name) :]] if name != operation else []))
 
 
 def _color(image: Tensor, u: Tensor) -> Tensor:
@@ -80,8 +81,8 @@ def _scale(image: Tensor, u: Tensor) -> Tensor:
     return _resample(image, np.array([[factor_x, 0], [0, factor_y]]))
 
 
-def _rotate(image: Tensor, u: Tensor) -> Tensor:
-    angle = math.radians(15) * (2 * float(u[0]) - 1)
+def _rotate(image: Tensor, u: Tensor, degrees: float = 15) -> Tensor:
+    angle = math.radians(degrees) * (2 * float(u[0]) - 1)
     return _resample(image, np.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]]))
 
 
@@ -104,8 +105,9 @@ def _resample(image: Tensor, matrix: np.ndarray) -> Tensor:
 def augment_class(images_NCHW: Tensor, operations: tuple[str, ...], uniform_U: Tensor) -> Tensor:
     """Siamese: every image of the class under the one operation and the one set of parameters drawn for it."""
     operation = operations[min(int(float(uniform_U[0]) * len(operations)), len(operations) - 1)]
-    first = 1 + sum((3, 2, 2, 1, 2, 1)[: OPERATIONS.index(operation)])
-    own = uniform_U[first : first + (3, 2, 2, 1, 2, 1)[OPERATIONS.index(operation)]]
+    number = OPERATIONS.index(operation.rstrip("0123456789"))
+    first = 1 + sum((3, 2, 2, 1, 2, 1)[:number])
+    own = uniform_U[first : first + (3, 2, 2, 1, 2, 1)[number]]
     return torch.stack([augment_one(image, operation, own) for image in images_NCHW])
 
 

@@ -15,7 +15,7 @@ def uniforms(seed: int, groups: int) -> torch.Tensor:
     return draws.uniform(draws.make_key(seed, "test"), 0, torch.arange(groups), augment.NUM_UNIFORMS)
 
 
-@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("operation", [*OPERATIONS, "rotate45", "rotate180"])
 @pytest.mark.parametrize(("channels", "size"), [(1, 8), (3, 9), (3, 16)])
 def test_each_operation_is_the_plain_one(operation: str, channels: int, size: int) -> None:
     uniform_GU = uniforms(size, 7)
@@ -31,6 +31,8 @@ def test_each_operation_is_the_plain_one(operation: str, channels: int, size: in
 @given(seed=st.integers(0, 10**6), size=st.integers(4, 12), data=st.data())
 def test_groups_with_different_operations_in_one_pass(seed: int, size: int, data: st.DataObject) -> None:
     operations = tuple(data.draw(st.lists(st.sampled_from(OPERATIONS), min_size=1, max_size=6, unique=True)))
+    degrees = data.draw(st.sampled_from(["", "1", "90", "180"]))
+    operations = tuple(name + degrees if name == "rotate" else name for name in operations)
     uniform_GU = uniforms(seed, 4)
     images = torch.randn(4, 2, 3, size, size, generator=torch.Generator().manual_seed(seed))
     out = augment.apply(augment.draw(uniform_GU, operations, size), images)
@@ -85,6 +87,15 @@ def test_an_unknown_operation_is_named_with_its_neighbour() -> None:
         augment.parse("color_croop")
     with pytest.raises(UserError, match="name each operation once, but got 'crop_crop'"):
         augment.parse("crop_crop")
+    assert augment.parse("crop_rotate180") == ("crop", "rotate180")
+    with pytest.raises(UserError, match="name each operation once, but got 'rotate_rotate20'"):
+        augment.parse("rotate_rotate20")
+    for name in ("rotate0", "rotate181"):
+        with pytest.raises(UserError, match=f"at most 1 to 180 degrees, but got '{name}'"):
+            augment.parse(f"crop_{name}")
+    for name in ("crop4", "rotate-5", "rotate1.5", "rotatex"):
+        with pytest.raises(UserError, match="augmentation must be one of"):
+            augment.parse(name)
 
 
 def test_the_oracle_itself_moves_what_it_should() -> None:

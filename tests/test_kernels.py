@@ -50,11 +50,12 @@ def test_philox(num: int, step: int) -> None:
     assert torch.equal(philox_kernel.words(KEY, now, rows, num, uniform=True), draws.uniform(KEY, step, rows, num))
 
 
+@pytest.mark.parametrize("rotation", ["rotate", "rotate180"])
 @pytest.mark.parametrize(("channels", "size"), [(3, 8), (1, 9), (3, 17)])
-def test_augmentation_and_its_gradient(channels: int, size: int) -> None:
+def test_augmentation_and_its_gradient(channels: int, size: int, rotation: str) -> None:
     uniform_GU = draws.uniform(KEY, 1, torch.arange(18), augment.NUM_UNIFORMS)
     uniform_GU[:, 0] = (torch.arange(18) % 6 + 0.5) / 6  # every operation three times
-    transform = augment.draw(uniform_GU, augment.OPERATIONS, size)
+    transform = augment.draw(uniform_GU, (*augment.OPERATIONS[:5], rotation), size)
     images = torch.randn(18, 1, channels, size, size, requires_grad=True)
     target = torch.randn(images.shape)
     plain, fast = augment.apply(transform, images), augment_kernel.apply(transform, images, torch.float32)
@@ -65,7 +66,7 @@ def test_augmentation_and_its_gradient(channels: int, size: int) -> None:
 
 
 @pytest.mark.parametrize("shared", [False, True])
-@pytest.mark.parametrize("operations", [augment.OPERATIONS, ("rotate", "cutout"), ("flip",)])
+@pytest.mark.parametrize("operations", [augment.OPERATIONS, ("rotate", "cutout"), ("rotate90", "crop"), ("flip",)])
 @pytest.mark.parametrize("size", [8, 9])
 def test_drawing(size: int, operations: tuple[str, ...], shared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     uniform_GU = draws.uniform(KEY, 4, torch.arange(24), augment.NUM_UNIFORMS)

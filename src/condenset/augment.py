@@ -8,6 +8,7 @@ map of pixel values, cutout one mask, so a batch of groups with different operat
 from __future__ import annotations
 
 import math
+import re
 from typing import NamedTuple
 
 import torch
@@ -34,19 +35,36 @@ class Transform(NamedTuple):
 
 
 def parse(strategy: str, *, can_flip: bool = True) -> tuple[str, ...]:
-    """The operations of a strategy such as "color_crop"; "none" has none, and flip goes where it changes the label."""
+    """The operations of a strategy such as "color_crop"; "none" has none, and flip goes where it changes the label.
+
+    A rotation may name the most degrees it turns by, such as rotate180 where an image has no up.
+    """
     names = [] if strategy in ("none", "") else strategy.split("_")
     for name in names:
         check(name != "none", "an augmentation must be none or operations, not both", strategy)
-        check_choice("augmentation", name, ("none", *OPERATIONS))
-    check(len(set(names)) == len(names), "an augmentation must name each operation once", strategy)
+        check_choice("augmentation", kind_of(name), ("none", *OPERATIONS))
+        check(0 < max_degrees((name,)) <= 180, "a rotation must be by at most 1 to 180 degrees", name)
+    kinds = set(map(kind_of, names))
+    check(len(kinds) == len(names), "an augmentation must name each operation once", strategy)
     return tuple(name for name in names if can_flip or name != "flip")
+
+
+def kind_of(operation: str) -> str:
+    """The operation without the degrees that a rotation may name."""
+    return "rotate" if re.fullmatch("rotate[0-9]{1,9}", operation) else operation
+
+
+def max_degrees(operations: tuple[str, ...]) -> float:
+    """The most degrees that the rotation among these turns by."""
+    named = next((text for name in operations if (text := name.removeprefix("rotate")).isdecimal()), None)
+    return MAX_DEGREES if named is None else float(named)
 
 
 def draw(uniform_GU: Tensor, operations: tuple[str, ...], size: int, *, shared: bool = False) -> Transform:
     """Turn NUM_UNIFORMS uniforms a group into its parameters; `shared` takes the first group's operation for all."""
+    kinds, max_angle = tuple(map(kind_of, operations)), math.radians(max_degrees(operations))
     if kernels.available(uniform_GU):
-        numbers = tuple(OPERATIONS.index(name) for name in operations)
+        numbers = tuple(OPERATIONS.index(name) for name in kinds)
         drawn = augment_kernel.draw(
             uniform_GU,
             numbers,
@@ -55,16 +73,17 @@ def draw(uniform_GU: Tensor, operations: tuple[str, ...], size: int, *, shared: 
             reach=crop_reach(size),
             side=cutout_side(size),
             max_scale=MAX_SCALE,
-            max_angle=math.radians(MAX_DEGREES),
+            max_angle=max_angle,
         )
         return Transform(*drawn)
-    choice = (uniform_GU[:1, 0].expand(len(uniform_GU)) if shared else uniform_GU[:, 0]) * len(operations)
-    index_G = choice.long().clamp(max=len(operations) - 1)
-    active = {name: index_G == operations.index(name) for name in operations}
+    choice = (uniform_GU[:1, 0].expand(len(uniform_GU)) if shared else uniform_GU[:, 0]) * len(kinds)
+    index_G = choice.long().clamp(max=len(kinds) - 1)
+    active = {name: index_G == kinds.index(name) for name in kinds}
     off = torch.zeros_like(index_G, dtype=torch.bool)
     on = {name: active.get(name, off) for name in OPERATIONS}
     u = dict(zip(OPERATIONS, uniform_GU[:, 1:].split((3, 2, 2, 1, 2, 1), dim=1), strict=True))
-    return Transform(_theta(on, u, size), _color(on["color"], u["color"]), _keep(on["cutout"], u["cutout"], size))
+    theta = _theta(on, u, size, max_angle)
+    return Transform(theta, _color(on["color"], u["color"]), _keep(on["cutout"], u["cutout"], size))
 
 
 def apply(transform: Transform, images_GNCHW: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -105,12 +124,12 @@ def cutout_side(size: int) -> int:
     return math.floor(CUTOUT_SHARE * size + 0.5)
 
 
-def _theta(on: dict[str, Tensor], u: dict[str, Tensor], size: int) -> Tensor:
+def _theta(on: dict[str, Tensor], u: dict[str, Tensor], size: int, max_angle: float) -> Tensor:
     reach = crop_reach(size)
     shift_G2 = ((u["crop"] * (2 * reach + 1)).floor() - reach) * on["crop"][:, None] * (2 / size)
     mirror_G = torch.where(on["flip"] & (u["flip"][:, 0] < 0.5), -1.0, 1.0)
     factor_G2 = torch.where(on["scale"][:, None], 1 / MAX_SCALE + u["scale"] * (MAX_SCALE - 1 / MAX_SCALE), 1.0)
-    angle_G = (2 * u["rotate"][:, 0] - 1) * math.radians(MAX_DEGREES) * on["rotate"]
+    angle_G = (2 * u["rotate"][:, 0] - 1) * max_angle * on["rotate"]
     cos, sin = torch.cos(angle_G), torch.sin(angle_G)
     along_x = torch.stack((cos * factor_G2[:, 0] * mirror_G, -sin, shift_G2[:, 0]), dim=1)
     along_y = torch.stack((sin, cos * factor_G2[:, 1], shift_G2[:, 1]), dim=1)

@@ -28,7 +28,11 @@ Iterations = Annotated[int | None, typer.Option(help="Iterations of condensing."
 Lr = Annotated[float | None, typer.Option(help="Learning rate of the images.")]
 Init = Annotated[str | None, typer.Option(help="What images start as: real or noise.")]
 Augment = Annotated[
-    str | None, typer.Option(help="Such as crop_rotate, or none (default: color_crop_cutout_flip_scale_rotate).")
+    str | None,
+    typer.Option(
+        help="Such as crop_rotate, or none; rotate180 turns all round, rotate by up to 15 degrees "
+        "(default: color_crop_cutout_flip_scale_rotate)."
+    ),
 ]
 Settings = Annotated[
     list[str] | None,
