@@ -129,7 +129,7 @@ def test_options_go_to_the_methods_that_have_them() -> None:
 
 def test_settings_are_for_all_methods_that_have_them_or_for_one() -> None:
     texts = ("batch=4", "dsa.batch=3", "inner = 2", "network=convnet(width=8, depth=1)", "dd.fixed_network=true")
-    general, by_method = read_settings((*texts, "lr=1e-2", "lr=2"))  # the last one counts
+    general, by_method = read_settings((*texts, "lr=2"))
     assert general == {"batch": 4, "inner": 2, "network": "convnet(width=8, depth=1)", "lr": 2.0}
     assert by_method == {"dsa": {"batch": 3}, "dd": {"fixed_network": True}}
     wishes = Wishes(methods=("random", "dc", "dsa", "dd"), ipcs=(1,), recipe=general, by_method=by_method)
