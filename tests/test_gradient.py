@@ -108,7 +108,8 @@ def test_every_pass_of_the_network_has_an_order_of_its_own(monkeypatch: pytest.M
 @pytest.mark.parametrize("counts", [[6, 6, 6], [20, 2, 5]], ids=["equal", "unequal"])
 def test_a_run_is_the_plain_algorithm(kind: type[GradientRecipe], norm: str, counts: list[int]) -> None:
     data = tiny_data(counts)
-    network = f"convnet(width=8, depth=2, norm={norm!r})"
+    # Smooth: at a kink the rounding of one machine or the other turns a unit on or off.
+    network = f"convnet(width=8, depth=2, norm={norm!r}, activation='swish')"
     made = recipe(kind, network=network, network_lr=0.05, allow_fewer=True)
     own = [min(made.ipc, count) for count in counts]
     matching = GradientMatching(data, made, Run(seed=3, place=CPU), own)

@@ -78,6 +78,7 @@ def test_users_own_networks_are_ranked_too(parts: tuple[cs.ImageData, cs.ImageDa
     assert all(row.accuracy > 0.5 for row in ranking.rows)
 
 
+@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # what torch says on a CPU without bfloat16
 def test_users_own_networks_bear_another_precision(parts: tuple[cs.ImageData, cs.ImageData]) -> None:
     ranking = cs.rank([linear, Odd, GOOD], *parts, precision="bfloat16", **{**FAST, "epochs": 20})
     assert all(row.accuracy > 0.5 for row in ranking.rows), str(ranking)
