@@ -159,8 +159,8 @@ def _check_pools(wishes: Wishes, out: Path | None) -> None:
                 raise UserError(f"{pool} would go with what lies in {out}: choose another --out")
 
 
-def resume_experiment(folder: Path, changes: dict[str, Any], as_json: bool) -> None:
-    """Go on with an experiment, some of its settings changed: what is done is not done again."""
+def resume_experiment(folder: Path, changes: dict[str, Any], moved: str | None, as_json: bool) -> None:
+    """Go on with an experiment, some settings changed or its data moved: what is done is not done again."""
     from condenset import runs
     from condenset.experiments import find
     from condenset.experiments.settings import from_toml
@@ -169,7 +169,7 @@ def resume_experiment(folder: Path, changes: dict[str, Any], as_json: bool) -> N
         settings = dataclasses.replace(from_toml(folder / "experiment.toml"), **changes)
         find(settings.experiment)
         runs.sweep(folder)
-        _perform(settings, load_again(settings, folder), folder, as_json)
+        _perform(settings, load_again(settings, folder, moved), folder, as_json)
 
 
 def _perform(settings: Settings, splits: Splits, folder: Path, as_json: bool) -> None:

@@ -163,9 +163,9 @@ def resume_command(
 
     place = str(data_dir.absolute()) if data_dir else None
     moved = anchored(dataset, place) if dataset else None
-    changes = given(device=device, memory=in_bytes_or_none(memory), data_dir=place, dataset=moved)
+    changes = given(device=device, memory=in_bytes_or_none(memory), data_dir=place)
     if (folder / "experiment.toml").is_file():
-        resume_experiment(folder, changes, as_json)
+        resume_experiment(folder, changes, moved, as_json)
         return
     if not (folder / "recipe.toml").is_file():
         raise UserError(f"{folder} is not a run: it has no recipe.toml")
@@ -173,7 +173,7 @@ def resume_command(
         with runs.writable(folder):
             runs.sweep(folder)
         plan = dataclasses.replace(plans.from_toml(folder / "recipe.toml"), **changes)
-        splits = load_again(plan, folder)
+        splits = load_again(plan, folder, moved)
         plans.check_plan(plan, splits.train)
         _go(plan, splits, folder, as_json)
 

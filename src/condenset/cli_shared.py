@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import re
@@ -54,15 +55,21 @@ def load(dataset: str, data_dir: Path | str | None = None, size: int | None = No
     return data.load(dataset, data_dir=data_dir, size=size)
 
 
-def load_again(plan: Plan | Settings, folder: Path) -> Splits:
-    """The data that a run or experiment in this folder began with; others are refused."""
+def load_again(plan: Plan | Settings, folder: Path, moved: str | None = None) -> Splits:
+    """The data that a run or experiment in this folder began with, now perhaps elsewhere; others are refused."""
     try:
-        splits = load(plan.dataset, plan.data_dir, plan.size)
+        splits = load(moved or plan.dataset, plan.data_dir, plan.size)
     except UserError as error:
         raise UserError(f"{error}; if it has moved, --dataset or --data-dir says where to") from None
     if splits.train.fingerprint != plan.fingerprint:
+        if moved:
+            raise UserError(f"{moved} is not the data that {folder} began with")
         raise UserError(f"{plan.dataset} is no longer the data that {folder} began with: start a new run")
-    return splits
+    if not moved:
+        return splits
+    name = Path(plan.dataset).name.removesuffix(".npz")  # by which it has its defaults
+    halves = {key: dataclasses.replace(getattr(splits, key), name=name) for key in ("train", "test")}
+    return dataclasses.replace(splits, **halves)
 
 
 def print_files(folder: Path, **files: str) -> None:

@@ -30,7 +30,10 @@ def check_kind(value: object, kinds: type | tuple[type, ...], rule: str) -> None
 
 def check_path(path: str | os.PathLike[str]) -> None:
     """Refuse a path whose bytes are no text: it could neither be written down nor printed."""
-    text = os.path.abspath(path)
+    try:
+        text = os.path.abspath(path)
+    except OSError:  # the folder this process is in has gone
+        text = os.fspath(path)
     check(text == text.encode("utf-8", "replace").decode(), "a path must be text in UTF-8", text)
 
 

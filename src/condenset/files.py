@@ -81,20 +81,25 @@ def _opened(path: str | os.PathLike[str]) -> Iterator[Any]:
 
 
 @contextlib.contextmanager
-def held(folder: Path) -> Iterator[bool]:
-    """Whether no other process holds the folder; then this one does for the block, and lets go however it ends."""
+def held(folder: Path) -> Iterator[bool | None]:
+    """Whether no other process holds the folder; then this one does for the block, and lets go however it ends.
+
+    None where there are no such locks: on Windows and some network disks.
+    """
     if sys.platform == "win32":
-        yield True  # no such lock there
+        yield None
         return
     import fcntl
 
     handle = os.open(folder, os.O_RDONLY)
     try:
+        free: bool | None = True
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            free = True
         except BlockingIOError:
             free = False
+        except OSError:
+            free = None
         yield free
     finally:
         os.close(handle)

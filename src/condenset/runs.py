@@ -367,6 +367,7 @@ def _leftovers(folder: Path) -> list[Path]:
 
 def fresh_folder(folder: Path) -> Path:
     """Make `folder`, or `folder-2`, `folder-3`, … whichever is not there yet."""
+    check_path(folder)
     number, path = 1, folder
     with writable(folder):
         while True:
@@ -384,6 +385,6 @@ def locked(folder: Path) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         with writable(folder):
             free = stack.enter_context(held(folder))
-        if not free:
+        if free is False:
             raise UserError(f"{folder} is being worked on by another process: wait for it, or stop it")
         yield

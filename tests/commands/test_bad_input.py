@@ -71,6 +71,8 @@ FEW = ("--nets", 1, "--epochs", 1)
         (("run", "toy.npz", "--ipc", 1, "--out", "toy.npz"), ["cannot write to toy.npz"]),
         (("run", "toy.npz", "--ipc", 1, "--out", "toy.npz/run"), ["cannot write to toy.npz/run", "Not a directory"]),
         (("run", "toy.npz", "--ipc", 1, "--out", "a\udcff"), ["a path must be text in UTF-8"]),
+        (("run", "toy.npz", "--ipc", 1, "--out", "a", "--data-dir", "b\udcff"), ["a path must be text in UTF-8"]),
+        (("run", "toy.npz", "--ipc", 1, "--out", "a", "--set", "pool=b\udcff"), ["a path must be text in UTF-8"]),
         (("run", "toy.npz", "--ipc", 1, "--out", "/proc/run"), ["cannot write to /proc/run"]),
         (("run", "--config", "none.toml"), ["cannot read none.toml"]),
         (("run", "--config", "toy.npz"), ["toy.npz is not TOML"]),

@@ -68,8 +68,8 @@ def performed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Run, dict[str, Any]
     """The runs of experiments, and what was asked of them; none is done."""
     found: list[tuple[Run, dict[str, Any]]] = []
 
-    def perform(name: str, splits: object, run: Run, folder: Path, **asked: Any) -> Outcome:
-        found.append((run, {"name": name, **asked}))
+    def perform(name: str, splits: Any, run: Run, folder: Path, **asked: Any) -> Outcome:
+        found.append((run, {"name": name, "known_as": splits.train.name, **asked}))
         (folder / "parts").mkdir(exist_ok=True)
         return Outcome(records=[], table=Table(("a",), [("b",)]), draw=lambda: new_chart()[0])
 
@@ -117,9 +117,12 @@ def test_a_run_goes_on_where_its_data_were_moved_to(
     write_npz(tmp_path / "wrong.npz", seed=1)
     for folder in ("a", "b"):
         assert "--dataset" in condenset("resume", folder).complaint
-        assert "is no longer the data" in condenset("resume", folder, "--dataset", "wrong.npz").complaint
+        assert f"wrong.npz is not the data that {folder} began" in (
+            condenset("resume", folder, "--dataset", "wrong.npz").complaint
+        )
         assert condenset("resume", folder, "--dataset", "other.npz").code == 0
-    assert [asked["dataset"] for _, asked in performed] == [str(toy), str(tmp_path / "other.npz")]
+    assert [asked["dataset"] for _, asked in performed] == [str(toy), str(toy)]  # what is told stays one dataset
+    assert [asked["known_as"] for _, asked in performed] == [toy.stem] * 2  # and so do the defaults of its name
 
 
 def test_evaluate_fits_images_to_the_size_and_takes_the_seed(

@@ -120,7 +120,7 @@ def test_class_names_and_named_labels(refused: Refused) -> None:
     x = pixels(3, 4, 4)
     assert from_arrays(x, ["dog", "cat", "dog"]).class_names == ("cat", "dog")
     assert from_arrays(x, ["dog", "cat", "dog"]).labels.tolist() == [1, 0, 1]
-    assert from_arrays(x, ["dog", "cat", "dog"], class_names=["dog", "cat"]).labels.tolist() == [0, 1, 0]
+    assert from_arrays(x, ["dog", "cat", "dog"], class_names=np.array(["dog", "cat"])).labels.tolist() == [0, 1, 0]
     assert from_arrays(x, torch.tensor([[0], [1], [0]], dtype=torch.int32)).class_names == ("0", "1")
     with refused("empty class: no image of 'c'"):
         from_arrays(x, [0, 1, 0], class_names=["a", "b", "c"])

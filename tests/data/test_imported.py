@@ -13,6 +13,7 @@ from data_files import Refused, make_classes, write_cifar10
 
 from condenset.data import check_files, from_arrays, import_data, load
 from condenset.data.imported import map_npy
+from condenset.errors import UserError
 from condenset.files import held
 from condenset.types import Splits
 
@@ -124,9 +125,9 @@ def test_what_a_killed_import_left_goes_unless_it_is_new_at_work_or_the_only_cop
 ) -> None:
     home = imported.parent
     left, new, at_work, other = (
-        home / name for name in (".mine.abcd1234", ".mine.new_8765", ".mine.work0000", ".mine")
+        home / name for name in (".mine.abcd1234.tmp", ".mine.new_8765.tmp", ".mine.work0000.tmp", ".mine.20240101")
     )
-    only = home / ".gone.abcd1234"
+    only = home / ".gone.abcd1234.tmp"
     for folder in (left, new, at_work, other, only / ".replaced"):
         folder.mkdir(parents=True)
         (folder / "half.npy").write_bytes(b"half")
@@ -139,18 +140,19 @@ def test_what_a_killed_import_left_goes_unless_it_is_new_at_work_or_the_only_cop
     assert {path.name for path in home.iterdir()} == {"mine", "gone", new.name, at_work.name, other.name, only.name}
 
 
+@pytest.mark.parametrize("error", [OSError(5, "Input/output error"), KeyboardInterrupt("a stop")])
 def test_a_rename_that_fails_puts_the_old_set_back(
-    tmp_path: Path, imported: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, imported: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
     real = os.rename
 
     def rename(source: Any, target: Any) -> None:
         if Path(target).name == "mine" and Path(source).name == "mine":
-            raise OSError(5, "Input/output error")
+            raise error
         real(source, target)
 
     monkeypatch.setattr(os, "rename", rename)
-    with refused("Input/output error"):
+    with pytest.raises((UserError, KeyboardInterrupt), match=r"Input/output error|a stop"):
         import_data(tmp_path / "source", "mine", overwrite=True)
     assert load("mine").train.num_classes == 3 and [p.name for p in imported.parent.iterdir()] == ["mine"]
 

@@ -108,7 +108,7 @@ def as_labels(y: Any, class_names: Sequence[str] | None, count: int) -> tuple[La
     """Labels as int64 and the class names, which are the sorted names in `y` or 0, 1, … where none are given."""
     array = _array(y, "labels")
     array = array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
-    twice = [name for name, times in Counter(map(str, class_names or ())).items() if times > 1]
+    twice = [name for name, times in Counter(map(str, () if class_names is None else class_names)).items() if times > 1]
     check(not twice, "class names must differ", ", ".join(twice))
     check(array.shape == (count,), f"labels must have shape ({count},), one for each image", array.shape)
     if array.dtype.kind in "USO":

@@ -8,13 +8,13 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from condenset.errors import UserError
 from condenset.files import held
 
-YOUNG = 60  # seconds; a temporary folder is held from soon after it is made
+OLD = 24 * 3600  # seconds; a lock may be unknown to other machines that share the disk
 
 
 def one_line(error: BaseException) -> str:
@@ -46,7 +46,7 @@ def new_folder(target: Path, *, overwrite: bool = False) -> Iterator[Path]:
     with guard(f"cannot write {target}"):
         target.parent.mkdir(parents=True, exist_ok=True)
         _sweep(target)
-        workshop = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
+        workshop = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp"))
     with held(workshop):
         try:
             yield workshop
@@ -56,8 +56,8 @@ def new_folder(target: Path, *, overwrite: bool = False) -> Iterator[Path]:
                     os.rename(target, replaced)
                 try:
                     os.rename(workshop / target.name, target)
-                except OSError:
-                    if replaced.exists():
+                except BaseException:  # a stop between the two renames as well
+                    if replaced.exists() and not target.exists():
                         os.rename(replaced, target)
                     raise
                 sync_folder(target.parent)
@@ -66,13 +66,11 @@ def new_folder(target: Path, *, overwrite: bool = False) -> Iterator[Path]:
 
 
 def _sweep(target: Path) -> None:
-    """Remove the temporary folders of this target that a kill left behind: old enough, and held by nobody."""
-    for left in target.parent.glob(f".{glob.escape(target.name)}.????????"):
-        only_copy = (left / ".replaced").exists() and not target.exists()
-        if left.is_symlink() or not left.is_dir() or only_copy or time.time() - left.stat().st_mtime < YOUNG:
-            continue
-        with held(left) as free:
-            if free:
+    """Remove the temporary folders of this target that a kill left behind: old, held by nobody, not the only copy."""
+    for left in target.parent.glob(f".{glob.escape(target.name)}.????????.tmp"):
+        with suppress(OSError), held(left) as free:
+            only_copy = (left / ".replaced").exists() and not target.exists()
+            if free and not left.is_symlink() and not only_copy and time.time() - left.stat().st_mtime > OLD:
                 shutil.rmtree(left, ignore_errors=True)
 
 

@@ -109,7 +109,7 @@ def find_classes(folder: Path) -> ImageFiles:
         counts.append(len(paths) - before)
         if not counts[-1]:
             raise UserError(f"{folder} has an empty class: no image in {name!r}")
-    readable = tuple(os.fsencode(name).decode("utf-8", "replace") for name in names)  # a name may be any bytes
+    readable = tuple(os.fsencode(name).decode("utf-8", "backslashreplace") for name in names)  # it may be any bytes
     return ImageFiles(paths, np.repeat(np.arange(len(names)), counts), readable)
 
 

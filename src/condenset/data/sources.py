@@ -11,7 +11,7 @@ from pathlib import Path
 from condenset.data.images import read_imagenet, read_tinyimagenet
 from condenset.data.raw import Raw
 from condenset.data.readers import read_cifar10, read_cifar100, read_digits, read_fashionmnist, read_mnist
-from condenset.errors import check_choice
+from condenset.errors import check_choice, check_path
 
 
 @dataclass(frozen=True)
@@ -234,7 +234,10 @@ def require_source(name: str) -> str:
 def data_folder(data_dir: str | os.PathLike[str] | None = None) -> Path:
     """Where datasets are kept: the folder given, else $CONDENSET_DATA, else `condenset` in the user's cache folder."""
     chosen = data_dir if data_dir is not None else os.environ.get("CONDENSET_DATA")
-    return Path(chosen).expanduser() if chosen else _cache_folder() / "condenset"
+    if not chosen:
+        return _cache_folder() / "condenset"
+    check_path(chosen)
+    return Path(chosen).expanduser()
 
 
 def _cache_folder() -> Path:

@@ -24,7 +24,7 @@ from condenset import networks
 from condenset.data.validation import split_off
 from condenset.engine import Place
 from condenset.engine.memory import parts
-from condenset.errors import UserError, check, whole
+from condenset.errors import UserError, check, check_path, whole
 from condenset.files import read_metadata, read_rows, write_file, write_tensors
 from condenset.methods.trained import about_training
 from condenset.presets import make_protocol
@@ -62,6 +62,7 @@ class Pool:
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Pool:
         """What a folder holds; weights are read when they are asked for."""
+        check_path(folder)
         about = _read_about(Path(folder))
         paths = sorted(path for path in Path(folder).glob("*.safetensors") if path.stem.isdecimal())
         return cls(Path(folder), about, tuple(state for path in paths for state in _read_states(path, about)))
