@@ -11,7 +11,7 @@ test: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2 --dist loadfile
 
 # The package is installed in place: a change of the code needs no new install, a change of the requirements does.
 $(VENV)/.installed: pyproject.toml constraints.txt
