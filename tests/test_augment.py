@@ -91,7 +91,7 @@ def test_an_unknown_operation_is_named_with_its_neighbour() -> None:
     with pytest.raises(UserError, match="name each operation once, but got 'rotate_rotate20'"):
         augment.parse("rotate_rotate20")
     for name in ("rotate0", "rotate181"):
-        with pytest.raises(UserError, match=f"at most 1 to 180 degrees, but got '{name}'"):
+        with pytest.raises(UserError, match=f"by 1 to 180 degrees, but got '{name}'"):
             augment.parse(f"crop_{name}")
     for name in ("crop4", "rotate-5", "rotate1.5", "rotatex"):
         with pytest.raises(UserError, match="augmentation must be one of"):

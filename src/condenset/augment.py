@@ -24,6 +24,7 @@ STRATEGY = "color_crop_cutout_flip_scale_rotate"
 NUM_UNIFORMS = 12  # a group: 1 for the choice, then color 3, crop 2, cutout 2, flip 1, scale 2, rotate 1
 
 CROP_SHARE, CUTOUT_SHARE, MAX_SCALE, MAX_DEGREES = 0.125, 0.5, 1.2, 15.0
+ROTATION = re.compile("rotate([0-9]{1,9})")  # one that names its degrees
 
 
 class Transform(NamedTuple):
@@ -43,7 +44,7 @@ def parse(strategy: str, *, can_flip: bool = True) -> tuple[str, ...]:
     for name in names:
         check(name != "none", "an augmentation must be none or operations, not both", strategy)
         check_choice("augmentation", kind_of(name), ("none", *OPERATIONS))
-        check(0 < max_degrees((name,)) <= 180, "a rotation must be by at most 1 to 180 degrees", name)
+        check(0 < max_degrees((name,)) <= 180, "a rotation must be by 1 to 180 degrees", name)
     kinds = set(map(kind_of, names))
     check(len(kinds) == len(names), "an augmentation must name each operation once", strategy)
     return tuple(name for name in names if can_flip or name != "flip")
@@ -51,13 +52,13 @@ def parse(strategy: str, *, can_flip: bool = True) -> tuple[str, ...]:
 
 def kind_of(operation: str) -> str:
     """The operation without the degrees that a rotation may name."""
-    return "rotate" if re.fullmatch("rotate[0-9]{1,9}", operation) else operation
+    return "rotate" if ROTATION.fullmatch(operation) else operation
 
 
 def max_degrees(operations: tuple[str, ...]) -> float:
     """The most degrees that the rotation among these turns by."""
-    named = next((text for name in operations if (text := name.removeprefix("rotate")).isdecimal()), None)
-    return MAX_DEGREES if named is None else float(named)
+    named = [float(found[1]) for name in operations if (found := ROTATION.fullmatch(name))]
+    return named[0] if named else MAX_DEGREES
 
 
 def draw(uniform_GU: Tensor, operations: tuple[str, ...], size: int, *, shared: bool = False) -> Transform:

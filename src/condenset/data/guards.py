@@ -51,18 +51,23 @@ def new_folder(target: Path, *, overwrite: bool = False) -> Iterator[Path]:
         try:
             yield workshop
             with guard(f"cannot write {target}"):
-                replaced = workshop / ".replaced"
-                if overwrite and target.exists():
-                    os.rename(target, replaced)
-                try:
-                    os.rename(workshop / target.name, target)
-                except BaseException:  # a stop between the two renames as well
-                    if replaced.exists() and not target.exists():
-                        os.rename(replaced, target)
-                    raise
+                _put(workshop, target, overwrite)
                 sync_folder(target.parent)
         finally:
             shutil.rmtree(workshop, ignore_errors=True)
+
+
+def _put(workshop: Path, target: Path, overwrite: bool) -> None:
+    """Rename what was made to the target; what it replaces comes back if that fails or is stopped half-way."""
+    replaced = workshop / ".replaced"
+    try:
+        if overwrite and target.exists():
+            os.rename(target, replaced)
+        os.rename(workshop / target.name, target)
+    except BaseException:
+        if replaced.exists() and not target.exists():
+            os.rename(replaced, target)
+        raise
 
 
 def _sweep(target: Path) -> None:
