@@ -219,11 +219,13 @@ class LabelRecipe(Recipe):
     lr: float = 0.01  # of Adam
     batch: int = 1024  # real images in every iteration, of all classes together
     ridge: float = 0.01  # beside the mean square of the features
+    softness: float = 0.75  # of the labels: their mean entropy beside that of equal shares for all classes
 
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_learning(self)
-        _above_0(self, "ridge")
+        _above_0(self, "ridge", "softness")
+        check(self.softness < 1, "softness must be a number below 1", self.softness)
 
 
 @dataclass(frozen=True, kw_only=True)

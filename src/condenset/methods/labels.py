@@ -1,11 +1,15 @@
 """Label distillation: real images stay as they are, their soft labels are learned.
 
 Shapes: N images of the set, B other real ones, K classes, F features. The inner model is a ridge regression on the
-features of a random network, so that training it is a closed form.
+features of a random network, so that training it is a closed form. It regresses the labels' logits, not their
+probabilities: what a network trained by cross-entropy comes to say of an image is the logarithm of its label. Which
+class a regression ranks first is the same for logits of any length, but a network hardly hears what a label says beside
+a share of nearly 1: the set gets logits of the length at which its labels are as soft as asked.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -32,6 +36,7 @@ from condenset.runs import Run, iterate
 from condenset.types import CondensedSet, ImageData
 
 MOST_TOGETHER = 1024  # images in a pass on a GPU, which more would not make faster
+FIRST_SHARE = 0.9  # of an image's label that is its own class at the start
 
 
 def ld(data: ImageData, recipe: LabelRecipe, run: Run) -> CondensedSet:
@@ -40,23 +45,24 @@ def ld(data: ImageData, recipe: LabelRecipe, run: Run) -> CondensedSet:
     run.place.reset_peak_memory()
     problem = Labels(data, recipe, run, counts)
     seconds = iterate(run, problem.state, recipe.iterations, problem.prepare, f"ld, {recipe.ipc} a class")
-    return finished(problem.images_NCHW, problem.labels_NK, data, "ld", recipe, run, seconds)
+    labels_NK = softened(problem.logits_NK, recipe.softness)
+    return finished(problem.images_NCHW, labels_NK, data, "ld", recipe, run, seconds)
 
 
-def ridge_prediction(small_NF: Tensor, labels_NK: Tensor, others_BF: Tensor, ridge: float) -> Tensor:
+def ridge_prediction(small_NF: Tensor, wanted_NK: Tensor, others_BF: Tensor, ridge: float) -> Tensor:
     """(B, K) what ridge regression, with a free intercept, learns from the small set and says of the others.
 
     It minimises |ΦW − Y|² + ridge·s·|W|² over centred features Φ, s being their mean square norm; solved in the smaller
     of its two forms, images by images or features by features.
     """
-    centre_F, mean_K = small_NF.mean(0), labels_NK.mean(0)
-    small_NF, others_BF, labels_NK = small_NF - centre_F, others_BF - centre_F, labels_NK - mean_K
+    centre_F, mean_K = small_NF.mean(0), wanted_NK.mean(0)
+    small_NF, others_BF, wanted_NK = small_NF - centre_F, others_BF - centre_F, wanted_NK - mean_K
     num, features = small_NF.shape
     weight = ridge * small_NF.square().sum(1).mean().clamp(min=1e-6)  # images all alike have nothing to learn from
     gram = small_NF @ small_NF.T if num <= features else small_NF.T @ small_NF
     factor = torch.linalg.cholesky_ex(gram + weight * torch.eye(len(gram), dtype=gram.dtype, device=gram.device)).L
     in_images = num <= features
-    weights_FK = small_NF.T @ _solve(factor, labels_NK) if in_images else _solve(factor, small_NF.T @ labels_NK)
+    weights_FK = small_NF.T @ _solve(factor, wanted_NK) if in_images else _solve(factor, small_NF.T @ wanted_NK)
     return others_BF @ weights_FK + mean_K
 
 
@@ -66,13 +72,19 @@ def _solve(factor: Tensor, right: Tensor) -> Tensor:
     return whole
 
 
-def nearest_probabilities(values_NK: Tensor) -> Tensor:
-    """Each row's nearest point, in Euclidean distance, among the rows of probabilities (Held et al., 1974)."""
-    ranked = values_NK.sort(dim=1, descending=True).values
-    excess = ranked.cumsum(1) - 1
-    rank = torch.arange(1, values_NK.shape[1] + 1, device=values_NK.device)
-    num_N1 = (ranked * rank > excess).sum(1, keepdim=True).clamp(min=1)  # classes that keep a share
-    return (values_NK - excess.gather(1, num_N1 - 1) / num_N1).clamp(min=0)
+def softened(logits_NK: Tensor, softness: float) -> Tensor:
+    """(N, K) probabilities of these logits, all lengthened alike so that the mean entropy of a row is that of K equal
+    shares times `softness`.
+    """
+    double_NK = logits_NK.double() - logits_NK.double().mean(1, keepdim=True)
+    double_NK /= double_NK.abs().amax().clamp(min=1e-12)
+    wanted = softness * math.log(max(2, logits_NK.shape[1]))
+    low, high = -10.0, 20.0  # of the logarithm of the length; entropy falls with it
+    for _ in range(50):
+        middle = (low + high) / 2
+        entropy = torch.special.entr((math.exp(middle) * double_NK).softmax(1)).sum(1).mean()
+        low, high = (middle, high) if entropy > wanted else (low, middle)
+    return (math.exp(low) * double_NK).softmax(1).float()
 
 
 class Labels:
@@ -92,15 +104,16 @@ class Labels:
 
         images_KICHW = initial_images(self.store, "real", run.seed, max(counts))
         self.images_NCHW = unpadded(images_KICHW, counts)
-        self.labels_NK = F.one_hot(labels_of(counts), data.num_classes).float().to(device)
-        self.moments = torch.zeros(2, *self.labels_NK.shape, device=device)
+        ahead = math.log(FIRST_SHARE / (1 - FIRST_SHARE) * max(1, data.num_classes - 1))
+        self.logits_NK = ahead * F.one_hot(labels_of(counts), data.num_classes).float().to(device)
+        self.moments = torch.zeros(2, *self.logits_NK.shape, device=device)
         self.losses = torch.zeros(NUM_LOSSES, device=device)
         self.clock = torch.zeros((), dtype=torch.int64, device=device)
 
     @property
     def state(self) -> dict[str, Tensor]:
         """All that changes from one iteration to the next."""
-        return {"labels": self.labels_NK, "moments": self.moments, "losses": self.losses, "clock": self.clock}
+        return {"logits": self.logits_NK, "moments": self.moments, "losses": self.losses, "clock": self.clock}
 
     def prepare(self) -> Callable[[int], None]:
         """The step, ready to run; made once the state stands where it will go on from."""
@@ -108,22 +121,20 @@ class Labels:
         return lambda _: step()
 
     def step(self) -> None:
-        """One iteration: a fresh network's features, the closed form, one step of Adam back onto probabilities."""
+        """One iteration: a fresh network's features, the closed form, one step of Adam."""
         uniform_P = draws.flat_uniform(self.keys["network"], self.clock, self.parameters.num)
         views = self.parameters.views(self.parameters.initial(uniform_P), self.run.place.dtype)
         places_B = self.store.choose_any(self.keys["real"], self.clock, self.recipe.batch)
         small_NF, real_BF = (self._embed(views, each) for each in (self.images_NCHW, self.store.take(places_B)))
-        leaf = self.labels_NK.detach().clone().requires_grad_()
+        leaf = self.logits_NK.detach().clone().requires_grad_()
         loss = self.loss(small_NF, leaf, real_BF, self.store.labels_N[places_B])
         (gradient,) = torch.autograd.grad(loss, leaf)
-        adam(self.labels_NK, gradient, self.moments, self.clock, self.recipe.lr)
-        self.labels_NK.copy_(nearest_probabilities(self.labels_NK))
+        adam(self.logits_NK, gradient, self.moments, self.clock, self.recipe.lr)
         tick(self.clock, self.losses, loss)
 
-    def loss(self, small_NF: Tensor, labels_NK: Tensor, real_BF: Tensor, real_B: Tensor) -> Tensor:
-        """The mean squared distance of what the regression says of real images from their labels."""
-        predicted_BK = ridge_prediction(small_NF, labels_NK, real_BF, self.recipe.ridge)
-        return (predicted_BK - F.one_hot(real_B, labels_NK.shape[1])).square().sum(1).mean()
+    def loss(self, small_NF: Tensor, logits_NK: Tensor, real_BF: Tensor, real_B: Tensor) -> Tensor:
+        """The cross-entropy of what the regression says of real images, whose classes are known."""
+        return F.cross_entropy(ridge_prediction(small_NF, logits_NK, real_BF, self.recipe.ridge), real_B)
 
     @torch.no_grad()
     def _embed(self, views: dict[str, Tensor], images_NCHW: Tensor) -> Tensor:
