@@ -12,7 +12,7 @@ import pytest
 
 from condenset import CondensedSet, Scores, UserError, experiments, workflow
 from condenset.engine import Place
-from condenset.experiments import EXPERIMENTS, common, perform
+from condenset.experiments import EXPERIMENTS, common, find, perform, wishes_for
 from condenset.experiments.common import Lab, Table
 from condenset.experiments.settings import Settings, from_toml, to_toml
 from condenset.plans import Wishes
@@ -53,7 +53,9 @@ def test_it_leaves_its_files_and_does_nothing_twice(
     assert all(len(row) == len(outcome.table.columns) for row in outcome.table.rows)
     results = json.loads((tmp_path / "results.json").read_text())
     assert {"experiment", "dataset", "scale", "seed"} <= results[0].keys()
-    assert (tmp_path / "table.md").read_text() == outcome.table.markdown()
+    about, _, table = (tmp_path / "table.md").read_text().partition("\n\n")
+    assert re.fullmatch(rf"{name}: {splits.train.name}, .* a class, scale tiny; its numbers mean nothing", about)
+    assert table == outcome.table.markdown()
     assert {"device", "hardware", "precision", "version"} <= results[0].keys()
     assert (tmp_path / "figure.png").exists()
     title = re.search(r"<!-- (.*), scale tiny -->", (tmp_path / "figure.svg").read_text())
@@ -341,9 +343,34 @@ def test_sizes_that_do_not_all_fit_are_paired_with_later_ones(
 
 
 def test_images_too_small_for_an_architecture_are_told_of_first(splits: Splits, tmp_path: Path) -> None:
+    wishes = wishes_for(find("architectures"), ipcs=(1,))
     with pytest.raises(UserError, match="vgg11 needs images of"):
-        perform("architectures", splits, tiny_run(tmp_path), tmp_path, dataset="tiny", scale="small")
+        perform("architectures", splits, tiny_run(tmp_path), tmp_path, dataset="tiny", scale="small", wishes=wishes)
     assert not (tmp_path / "parts").exists()
+
+
+@pytest.mark.parametrize("name", AVAILABLE)
+def test_too_few_images_are_told_of_before_anything_is_made(name: str, splits: Splits, tmp_path: Path) -> None:
+    """Of 24 images a class the search trains on 22 or fewer, and continual's first step may have enough in its own."""
+    wishes = wishes_for(find(name), ipcs=(24,) if name == "nas" else (25,))
+    with pytest.raises(UserError, match="ipc must be at most the size of every class"):
+        perform(name, splits, tiny_run(tmp_path), tmp_path, dataset="tiny", scale="tiny", wishes=wishes)
+    assert not (tmp_path / "parts").exists()
+
+
+def test_what_a_norms_table_cannot_take_is_refused(splits: Splits, tmp_path: Path) -> None:
+    for setting in ("dm.pool=there", "pool=there"):
+        with pytest.raises(UserError, match="leaves nothing to choose by --set pool"):
+            _ = Settings(experiment="batchnorm", dataset="tiny", scale="tiny", set=(setting,)).wishes
+    wishes = Settings(experiment="batchnorm", dataset="tiny", scale="tiny", set=("dsa.network=mlp",)).wishes
+    with pytest.raises(UserError, match="all methods have one network here"):
+        perform("batchnorm", splits, tiny_run(tmp_path), tmp_path, dataset="tiny", scale="tiny", wishes=wishes)
+
+
+def test_one_network_has_no_spread() -> None:
+    record = {"accuracy_mean": 0.5, "accuracy_std": 0.01}
+    assert common.percent(record | {"accuracies": [0.5]}) == "50.0"
+    assert common.percent(record | {"accuracies": [0.49, 0.51]}) == "50.0 ± 1.0"
 
 
 def test_what_is_asked_of_the_scoring_reaches_it(

@@ -45,7 +45,11 @@ def test_the_choice_is_the_validations_and_the_worth_the_tests() -> None:
     record = nas._compared("dm", top, found, whole)
     assert (record["best"], record["accuracy"]) == ("a", 0.62)
     assert record["correlation"] == pytest.approx(-1)  # 0.3 0.7 0.5 against 0.62 0.60 0.61
-    reference = nas._reference(whole, num=12)
+    assert nas._compared("dm", top, found, {"rows": whole["rows"][:2], "seconds": 1})["accuracy"] is None
+    early = {"rows": [row(name, 0.5, 0.5) for name in "abcd"], "seconds": 240}
+    early["rows"][3]["seconds"] = 540.0  # as long as the three together, three times over
+    early["seconds"] = 720
+    reference = nas._reference(whole, early)
     assert (reference["best"], reference["accuracy"], reference["correlation"]) == ("c", 0.61, 1.0)
     assert (reference["seconds"], reference["estimated"]) == (720, True)
 
@@ -96,6 +100,7 @@ def test_table_5s_rows_and_columns(tmp_path: Path) -> None:
         "performance, %",
         "correlation",
         "time, min",
+        "condensing, min",
         "storage, images",
     ]
     by = {record["method"]: record for record in outcome.records}

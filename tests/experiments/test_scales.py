@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -127,3 +128,7 @@ def test_real_images_of_the_map(mapped: list[int], tmp_path: Path) -> None:
 def test_steps_of_learning(tmp_path: Path) -> None:
     small, paper = (lab("sota", tmp_path, scale) for scale in SCALES)
     assert [each.recipe("dm", 10).iterations for each in (small, paper)] == [2000, 20_000]  # type: ignore[attr-defined]
+    digits = dataclasses.replace(small.splits.train, name="digits")  # whose presets are short
+    for method in ("dm", "ld", "dsa"):
+        most = paper.recipe(method, 10, digits).iterations  # type: ignore[attr-defined]
+        assert small.recipe(method, 10, digits).iterations <= most  # type: ignore[attr-defined]

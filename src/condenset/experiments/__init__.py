@@ -34,13 +34,17 @@ EXPERIMENTS: dict[str, Experiment] = {
         sizes=True,
     ),
     "batchnorm": Experiment(
-        title="instance against batch norm (Table 2)", perform=batchnorm, methods=("dsa", "dm"), repeated=True
+        title="instance against batch norm (Table 2)",
+        perform=batchnorm,
+        methods=("dsa", "dm"),
+        fixed=("pool", "group"),  # which are of one network
+        repeated=True,
     ),
     "architectures": Experiment(
         title="condensed on one architecture, tested on another (Table 3)",
         perform=architectures,
         methods=("dsa", "dm"),
-        fixed=("network",),
+        fixed=("network", "pool", "group"),
         repeated=True,
     ),
     "networks": Experiment(
@@ -135,9 +139,10 @@ def perform(
     results = [{**head, **lab.made_on, **record} for record in outcome.records]
     write_results(folder / "results.json", results)
     with writable(folder):
-        write_file(folder / "table.md", outcome.table.markdown().encode())
-        figure = outcome.draw()
         about = f"{splits.train.name}, {_images(outcome.ipcs)} a class, scale {scale}"
+        nothing = "; its numbers mean nothing" if scale == "tiny" else ""
+        write_file(folder / "table.md", f"{name}: {about}{nothing}\n\n{outcome.table.markdown()}".encode())
+        figure = outcome.draw()
         figure.suptitle(about, fontsize="medium", parse_math=False)  # a file's name may hold dollars
         save_chart(figure, folder / "figure.png")
     return outcome

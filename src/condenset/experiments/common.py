@@ -17,6 +17,7 @@ from condenset import plans
 from condenset.errors import UserError
 from condenset.evaluation import score
 from condenset.files import write_file
+from condenset.methods.common import images_per_class
 from condenset.methods.matching import can_be_one
 from condenset.presets import make_protocol, make_recipe
 from condenset.recipes import RECIPES, GradientRecipe, Protocol, Recipe
@@ -130,8 +131,15 @@ class Lab:
         return {"tiny": tiny, "small": small, "paper": paper}[self.scale]
 
     def ipcs(self, *, tiny: Sequence[int], small: Sequence[int], paper: Sequence[int]) -> tuple[int, ...]:
-        """The sizes of sets, images a class, that were wished, or go with the scale."""
-        return tuple(sorted(self.wishes.ipcs)) or tuple(self.at(tiny=tiny, small=small, paper=paper))
+        """The sizes of sets, images a class, that were wished, or go with the scale; every class must have as many."""
+        found = tuple(sorted(self.wishes.ipcs)) or tuple(self.at(tiny=tiny, small=small, paper=paper))
+        self.check_enough(found[-1], self.splits.train)
+        return found
+
+    def check_enough(self, ipc: int, data: ImageData) -> None:
+        """Classes with too few images for a set of this size are told of before anything is made."""
+        for method in self.methods:
+            images_per_class(data, self.recipe(method, ipc, data))
 
     @contextlib.contextmanager
     def part(self, name: str) -> Iterator[Run]:
@@ -200,11 +208,12 @@ class Lab:
         wished = self.wishes.fields_of(method)
         taken = {key: value for key, value in {**usual, **wished, **fields}.items() if key in names}
         made = make_recipe(method, name=data.name, size=data.size, **{**taken, "ipc": ipc})
-        if self.scale == "small" and isinstance(made, GradientRecipe) and "iterations" not in {*wished, *fields}:
-            preset = make_recipe(method, name=data.name, size=data.size, ipc=ipc)
-            assert isinstance(preset, GradientRecipe)
-            enough = max(50, LEAST_IMAGE_STEPS // made.loops[0])
-            made = dataclasses.replace(made, iterations=min(enough, preset.iterations))
+        if self.scale == "small" and "iterations" in names and "iterations" not in {*wished, *fields}:
+            preset: Any = make_recipe(method, name=data.name, size=data.size, ipc=ipc)
+            enough = taken["iterations"]
+            if isinstance(made, GradientRecipe):
+                enough = max(50, LEAST_IMAGE_STEPS // made.loops[0])
+            made = dataclasses.replace(made, **{"iterations": min(enough, preset.iterations)})
         return made
 
     def protocol(self, *, whole: bool = False, **fields: Any) -> Protocol:
@@ -323,5 +332,6 @@ def made_on(record: Mapping[str, Any]) -> Record:
 
 
 def percent(record: Mapping[str, Any]) -> str:
-    """`63.0 ± 0.4`."""
-    return f"{100 * record['accuracy_mean']:.1f} ± {100 * record['accuracy_std']:.1f}"
+    """`63.0 ± 0.4`, or `63.0` of a single network, which has no spread."""
+    spread = f" ± {100 * record['accuracy_std']:.1f}" if len(record["accuracies"]) > 1 else ""
+    return f"{100 * record['accuracy_mean']:.1f}{spread}"

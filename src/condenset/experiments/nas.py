@@ -39,6 +39,7 @@ def search_architectures(lab: Lab) -> Outcome:
     space = _space(lab)
     protocol = _proxy_protocol(lab)
     (ipc,) = lab.ipcs(tiny=(2,), small=(50,), paper=(50,))
+    lab.check_enough(ipc, train)
     storage, found, condensing = dict[str, int](), dict[str, Record](), dict[str, float]()
     for method in lab.methods:
         small = lab.condensed(method, method, lab.recipe(method, ipc, train), train)
@@ -57,7 +58,7 @@ def search_architectures(lab: Lab) -> Outcome:
         | {"images": storage.get(name, len(train)), "condense_seconds": condensing.get(name, 0.0)}
         for name in found
     ]
-    records.append(_reference(whole, len(space)) | {"images": len(train), "condense_seconds": 0.0})
+    records.append(_reference(whole, found[EARLY]) | {"images": len(train), "condense_seconds": 0.0})
     return Outcome(records=records, table=_table(records), draw=lambda: _draw(records[:-1]), ipcs=(ipc,))
 
 
@@ -112,12 +113,19 @@ def _compared(name: str, top: Sequence[Record], found: Record, whole: Record) ->
     there = {row["name"]: row for row in whole["rows"] if not row["reason"]}
     pairs = [(row, there[row["name"]]) for row in top if row["name"] in there]
     points = [
-        {"name": mine["name"], "proxy": mine["also"]["test"], "whole": theirs["also"]["test"]} for mine, theirs in pairs
+        {
+            "name": mine["name"],
+            "validation": mine["accuracy"],
+            "proxy": mine["also"]["test"],
+            "whole": theirs["also"]["test"],
+        }
+        for mine, theirs in pairs
     ]
+    best = top[0]["name"] if top else None
     return {
         "method": name,
-        "best": points[0]["name"] if points else None,
-        "accuracy": points[0]["whole"] if points else None,
+        "best": best,
+        "accuracy": next((point["whole"] for point in points if point["name"] == best), None),
         "correlation": spearman([each["proxy"] for each in points], [each["whole"] for each in points]),
         "seconds": found["seconds"],
         **made_on(found),
@@ -126,21 +134,23 @@ def _compared(name: str, top: Sequence[Record], found: Record, whole: Record) ->
     }
 
 
-def _reference(whole: Record, num: int) -> Record:
+def _reference(whole: Record, early: Record) -> Record:
     """The same of training on the whole set itself, among those that any proxy put at its top.
 
-    To train the whole space so would take longer than all else together; how long is told from the part that was.
+    To train the whole space so would take longer than all else together; how long is told from the part that was, and
+    from how much longer than that part the whole space took in the early-stopping search, on the same images.
     """
-    best = whole["rows"][0]
+    best, there = whole["rows"][0], {row["name"] for row in whole["rows"]}
+    part = sum(row["seconds"] for row in early["rows"] if row["name"] in there)
     return {
         "method": WHOLE,
         "best": None if best["reason"] else best["name"],
         "accuracy": best["also"].get("test"),
         "correlation": 1.0,
-        "seconds": whole["seconds"] * num / len(whole["rows"]),
+        "seconds": whole["seconds"] * early["seconds"] / part if part else whole["seconds"],
         **made_on(whole),
         "architectures": len(whole["rows"]),
-        "estimated": len(whole["rows"]) < num,
+        "estimated": len(whole["rows"]) < len(early["rows"]),
         "points": [],
     }
 
@@ -165,13 +175,14 @@ def _table(records: Sequence[Record]) -> Table:
         cells("performance, %", "accuracy", ".1f", 100, about=about),
         cells("correlation", "correlation", ".2f"),
         cells("time, min", "seconds", ".1f", 1 / 60, about=about),
+        cells("condensing, min", "condense_seconds", ".1f", 1 / 60),
         cells("storage, images", "images", "d", 1),
     ]
     return Table(("", *(record["method"] for record in records)), rows)
 
 
 def _draw(records: Sequence[Record]) -> Figure:
-    figure, panels = new_panels(len(records), size=(3.5, 3.8))
+    figure, panels = new_panels(len(records), size=(3.5, 3.8), sharey=True)
     for axes, record in zip(panels, records, strict=True):
         mine, theirs = ([100 * each[key] for each in record["points"]] for key in ("proxy", "whole"))
         axes.scatter(mine, theirs, s=12)

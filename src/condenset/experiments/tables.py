@@ -12,7 +12,6 @@ import torch
 from condenset import networks
 from condenset.errors import check
 from condenset.experiments.common import Lab, Outcome, Record, Table, percent
-from condenset.methods.common import images_per_class
 from condenset.report.charts import draw_bars, new_chart
 from condenset.workflow import cost_of
 
@@ -44,6 +43,8 @@ def batchnorm(lab: Lab) -> Outcome:
     """Instance against batch norm at 50 images a class (Table 2)."""
     (ipc,) = lab.ipcs(tiny=(2,), small=(50,), paper=(50,))
     methods = lab.methods
+    own = [method for method, fields in lab.wishes.by_method.items() if method != "dm" and "network" in fields]
+    check(not own, "all methods have one network here, --set network or --set dm.network", own)
     base = networks.canonical(lab.recipe("dm", ipc).network, size=lab.splits.train.size)  # type: ignore[attr-defined]
     check("norm='instance'" in base, "the network must have instance norm, in whose place batch norm is put", base)
     records: list[Record] = []
@@ -93,16 +94,14 @@ def architectures(lab: Lab) -> Outcome:
     for method, source in pairs:
         mine = [r for r in records if (r["method"], r["condensed_on"]) == (method, source)]
         rows.append((method, source, *map(percent, mine)))
-    bars = {(f"tested on {r['tested_on']}", f"{r['method']}, {r['condensed_on']}"): r for r in records}
+    bars = {(r["tested_on"], f"{r['method']}, {r['condensed_on']}"): r for r in records}
     table = Table(("method", "condensed on", *tested), rows)
-    return Outcome(records=records, table=table, draw=lambda: draw_bars(bars), ipcs=(ipc,))
+    return Outcome(records=records, table=table, draw=lambda: draw_bars(bars, axis="tested on"), ipcs=(ipc,))
 
 
 def sizes(lab: Lab) -> Outcome:
     """Larger sets against random images, absolute and relative to the whole dataset (figure)."""
     ipcs = lab.ipcs(tiny=(5, 10), small=(100, 200, 500), paper=(100, 200, 500, 1000, 1250))
-    for method in lab.methods:
-        images_per_class(lab.splits.train, lab.recipe(method, ipcs[-1]))  # too few are told of before the first is made
     pairs = [(method, ipc) for ipc in ipcs for method in lab.methods]
     lab.make_sizes(pairs)
     records = [lab.made_and_scored(f"{method}-{ipc}", method, ipc) for method, ipc in pairs]

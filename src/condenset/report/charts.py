@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 LEAST_SECONDS = 0.1  # what took less is drawn there: on a logarithmic axis nothing is free
 MARKERS = "osD^vP*X"
+COLORS = [f"C{number}" for number in range(10) if number != 7] + ["black"]  # 7 is gray, which the whole dataset has
 
 Record = Mapping[str, Any]
 
@@ -25,7 +26,7 @@ def save_comparison(records: Sequence[Record], dataset: str, path: Path) -> None
     made = [record for record in records if record["ipc"]]
     methods, ipcs = (list(dict.fromkeys(record[key] for record in made)) for key in ("method", "ipc"))
     for number, method in enumerate(methods):
-        mine, color = [record for record in made if record["method"] == method], f"C{number % 10}"
+        mine, color = [record for record in made if record["method"] == method], COLORS[number % len(COLORS)]
         seconds = [max(record["condense_seconds"] or 0.0, LEAST_SECONDS) for record in mine]
         means, spreads = ([100 * record[key] for record in mine] for key in ("accuracy_mean", "accuracy_std"))
         name = method + (" (sizes at once)" if any("together" in record for record in mine) else "")
@@ -46,7 +47,7 @@ def save_comparison(records: Sequence[Record], dataset: str, path: Path) -> None
     save_chart(figure, path)
 
 
-def draw_bars(cells: Mapping[tuple[str, str], Record], bound: Record | None = None) -> Figure:
+def draw_bars(cells: Mapping[tuple[str, str], Record], bound: Record | None = None, axis: str = "") -> Figure:
     """Accuracies as bars, by the group along the axis and the series within it; bound: the whole dataset's, a line."""
     figure, axes = new_chart()
     groups, series = (list(dict.fromkeys(key[place] for key in cells)) for place in (0, 1))
@@ -55,10 +56,11 @@ def draw_bars(cells: Mapping[tuple[str, str], Record], bound: Record | None = No
         mine = {place: cells[group, name] for place, group in enumerate(groups) if (group, name) in cells}
         places = [place + (number - (len(series) - 1) / 2) * width for place in mine]
         means, spreads = ([100 * each[key] for each in mine.values()] for key in ("accuracy_mean", "accuracy_std"))
-        axes.bar(places, means, width, yerr=spreads, capsize=2, color=f"C{number % 10}", label=name)
+        axes.bar(places, means, width, yerr=spreads, capsize=2, color=COLORS[number % len(COLORS)], label=name)
     if bound:
         axes.axhline(100 * bound["accuracy_mean"], color="gray", linestyle="--", label="whole dataset")
     axes.set_xticks(range(len(groups)), groups)
+    axes.set_xlabel(axis)
     axes.set_ylabel("test accuracy, %")
     figure.legend(loc="outside right upper")
     return figure
