@@ -43,7 +43,7 @@ FEW = ("--nets", 1, "--epochs", 1)
         (("run", "toy.npz", "--ipc", "1,,2"), ["--ipc must be whole numbers", "''"]),
         (("run", "toy.npz", "--ipc", 1, "--set", "dm.lr=1", "--set", "dm.lr=2"), ["must be given once", "'dm.lr'"]),
         (("run", "toy.npz", "--ipc", 1, "--augment", "none_flip"), ["none or operations, not both", "'none_flip'"]),
-        (("run", "toy.npz", "--ipc", 13), ["class 'class 0' has 12", "--allow-fewer"]),
+        (("run", "toy.npz", "--ipc", 13), ["class 'class 0' has 12", "--set allow_fewer=true"]),
         (
             ("run", "toy.npz", "--ipc", 1, "--iterations", -1),
             ["iterations must be a whole number, 0 or more, but got -1"],
@@ -137,6 +137,7 @@ def test_an_experiment_that_cannot_begin_leaves_no_folder(condenset: Condenset) 
     sizes = ("paper", "sizes", "--scale", "tiny", "--dataset", few, "--out", "a", "--set", "iterations=1", "--nets", 1)
     told = condenset(*sizes).complaint
     assert "got 10 and class" in told and "--set allow_fewer=true" in told
+    assert "--allow-fewer" not in told  # which is no option here
     assert not Path("a").exists()
     assert condenset(*sizes, "--set", "allow_fewer=true", "--epochs", 0, "--whole-epochs", 0).code == 0
     assert Path("a/table.md").exists()
