@@ -177,6 +177,7 @@ class Memory:
         learned = network if isinstance(network, str) else small.provenance["recipe"].get("network")
         chosen = {"network": learned, **fields} if learned else fields
         protocol = make_protocol(name=form.name, size=form.shape[-1], **chosen)
+        check(not protocol.own_steps, "own_steps must be false: a memory carries no steps", protocol.own_steps)
         train_set = TrainingSet.of(small, self.place.device)
         with seeded(run.seed, self.place):  # which only a network of the user's own draws from
             architecture: str | nn.Module = protocol.network

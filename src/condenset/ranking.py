@@ -104,6 +104,7 @@ def rank(
             raise UserError("validation images must be others than those trained on: cs.split_off gives two such parts")
         data = split_off(data.train, seed=seed)[1]
     protocol = make_protocol(name="", size=0, **{"nets": 1, "epochs": 200, "batch": 250, **fields})
+    check(not protocol.own_steps, "own_steps must be false: it is an option of evaluate", protocol.own_steps)
     run = Run(seed=seed, place=Place.best(device, precision), job="rank", progress=Shown())
     if folder is None:
         return search(architectures, small, data, protocol, run)

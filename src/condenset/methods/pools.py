@@ -153,7 +153,9 @@ def train_pool(
 
 def pool_protocol(data: ImageData, **fields: Any) -> Protocol:
     """How networks of a pool are trained: as those of the evaluation, in fewer passes."""
-    return make_protocol(name=data.name, size=data.size, whole=True, **{"epochs": EPOCHS, **fields})
+    protocol = make_protocol(name=data.name, size=data.size, whole=True, **{"epochs": EPOCHS, **fields})
+    check(not protocol.own_steps, "own_steps must be false: real images carry no steps", protocol.own_steps)
+    return protocol
 
 
 def fill_pool(data: ImageData, folder: Path, num: int, protocol: Protocol, edges: Sequence[float], run: Run) -> Pool:
