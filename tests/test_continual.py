@@ -252,6 +252,28 @@ def test_training_gives_the_network_that_evaluate_tests() -> None:
     assert trained.class_names == ("class 2", "class 1")
 
 
+def test_pixels_that_are_none_get_one_line() -> None:
+    data, memory = tiny_data([6, 6]), tiny_memory()
+    memory.add(data)
+    trained, images = memory.train(**TRAINING), data.images
+    with pytest.raises(cs.UserError, match=r"float pixels must lie in 0\.\.1, but the largest is 2\d\d: divide by 255"):
+        trained(images.float())
+    assert torch.equal(trained(images.float() / 255), trained(images))
+    assert trained(4 * images.float() / 255 - 1).shape == (12, 2)  # a set's images overshoot
+    assert trained(images[:0].float()).shape == (0, 2)
+    exported = torch.export.export(trained, (images.float() / 255,)).module()
+    torch.testing.assert_close(exported(images.float() / 255), trained(images))
+    alone = r"images must be \(N, 3, H, W\), but got \(3, 8, 8\); one image alone is given as image\[None\]"
+    for ask in (trained, trained.predict):
+        with pytest.raises(cs.UserError, match=alone):
+            ask(images[0])
+        with pytest.raises(cs.UserError, match=r"must be \(N, 3, H, W\), but got \(12, 1, 8, 8\)$"):
+            ask(images[:, :1])
+        assert len(ask(images[0][None])) == 1
+    with pytest.raises(cs.UserError, match=r"got \(8, 8, 3\); one image alone is given as image\[None\]"):
+        trained.predict(images[0].permute(1, 2, 0).numpy())
+
+
 def linear(channels: int, size: int, num_classes: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Dropout(0.2), nn.Linear(channels * size**2, num_classes))
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from condenset.data.arrays import as_pixels
-from condenset.errors import check
+from condenset.errors import UserError, check
 from condenset.train import TEST_BATCH
 from condenset.types import ImageData, check_data, normalise, of_classes
+
+MOST_OVERSHOT = 32.0  # learned images go up to 9; pixels in 0..255 go beyond it, unless they are all but black
 
 
 class Classifier(nn.Module):
@@ -29,16 +32,19 @@ class Classifier(nn.Module):
         self.eval()
 
     def forward(self, pixels_NCHW: Tensor) -> Tensor:
+        shape = tuple(pixels_NCHW.shape)
+        self._check_channels(shape[1] if len(shape) == 4 else None, shape)
         if pixels_NCHW.dtype == torch.uint8:
             pixels_NCHW = pixels_NCHW.float() / 255
         check(pixels_NCHW.is_floating_point(), "pixels must be uint8, or floats in 0..1", str(pixels_NCHW.dtype))
+        _check_scale(pixels_NCHW)
         logits: Tensor = self.network(normalise(pixels_NCHW, self.mean, self.std))
         return logits
 
     def predict(self, images: Any) -> list[str]:
         """The class of each image, by name; images as `from_arrays` takes them."""
         pixels = as_pixels(images)
-        check(pixels.shape[1] == len(self.mean), f"images must have {len(self.mean)} channels", pixels.shape[1])
+        self._check_channels(pixels.shape[1], tuple(np.shape(images)))
         return [self.class_names[label] for label in self._labels(torch.from_numpy(pixels.copy())).tolist()]
 
     def accuracy(self, test: ImageData) -> float:
@@ -47,6 +53,12 @@ class Classifier(nn.Module):
         mine = of_classes(test, self.class_names)
         return float((self._labels(mine.images) == mine.labels).float().mean())
 
+    def _check_channels(self, found: int | None, shape: tuple[int, ...]) -> None:
+        num = len(self.mean)
+        hint = "; one image alone is given as image[None]" if len(shape) == 3 else ""
+        if found != num:
+            raise UserError(f"images must be (N, {num}, H, W), but got {shape}{hint}")
+
     @torch.no_grad()
     def _labels(self, images_NCHW: Tensor) -> Tensor:
         """(N,) on the host, of uint8 images."""
@@ -54,3 +66,12 @@ class Classifier(nn.Module):
         parts = images_NCHW.split(TEST_BATCH)
         found = [self(part.to(device)).argmax(1).cpu() for part in parts]
         return torch.cat(found) if found else torch.zeros(0, dtype=torch.int64)
+
+
+def _check_scale(pixels_NCHW: Tensor) -> None:
+    """Refuse floats in 0..255; a compiler, which sees no values, passes over it."""
+    if torch.compiler.is_compiling() or not pixels_NCHW.numel():
+        return
+    most = float(pixels_NCHW.detach().max())
+    if most > MOST_OVERSHOT:
+        raise UserError(f"float pixels must lie in 0..1, but the largest is {most:g}: divide by 255, or give uint8")
