@@ -292,6 +292,45 @@ def test_a_network_of_one_s_own_is_trained_too() -> None:
         memory.train(linear(3, 8, 2))  # type: ignore[arg-type]
 
 
+def broken(channels: int, size: int, num_classes: int) -> nn.Module:
+    raise RuntimeError("no such\nlayer")
+
+
+def training_fails(channels: int, size: int, num_classes: int) -> nn.Module:
+    class Network(nn.Linear):
+        def forward(self, images: Tensor) -> Tensor:
+            return super().forward({False: images}[self.training].flatten(1))
+
+    return Network(channels * size**2, num_classes)
+
+
+FAULTY = {
+    broken: "^no such layer$",
+    training_fails: "^True$",
+    linear.__get__(3): "takes 3 positional arguments but 4 were given",
+    (lambda c, s, k: linear(c, s + 1, k)): "shapes cannot be multiplied",
+    (lambda c, s, k: linear(c, s, k + 1)): r"must give \(images, 2\) numbers, but got \(2, 3\)",
+}
+
+
+@pytest.mark.parametrize("builder", FAULTY, ids=range(len(FAULTY)))
+def test_a_faulty_builder_is_the_user_s_mistake_with_the_reason_that_rank_gives(builder: Any) -> None:
+    data, memory = tiny_data([4, 4]), tiny_memory()
+    memory.add(data)
+    with pytest.raises(cs.UserError, match=FAULTY[builder]) as told:
+        memory.train(builder, epochs=1)
+    (row,) = cs.rank({"mine": builder}, memory.set, data, epochs=1, device="cpu").rows
+    assert row.reason == str(told.value)
+
+
+def test_a_fault_in_a_network_of_ours_is_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = tiny_memory()
+    memory.add(tiny_data([4, 4]))
+    monkeypatch.setattr("condenset.train.Trainer.train", lambda *_, **__: {}["bug"])
+    with pytest.raises(KeyError, match="bug"):
+        memory.train(**TRAINING)
+
+
 def test_mistakes_get_one_line() -> None:
     with pytest.raises(cs.UserError, match="on_repeat must be one of refuse, merge, but got 'marge'; did you mean"):
         tiny_memory(on_repeat="marge")

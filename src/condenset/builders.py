@@ -107,6 +107,22 @@ def built(builder: Builder, train_set: TrainingSet, place: Place) -> nn.Module:
 
 
 @contextlib.contextmanager
+def faults_told(architecture: object) -> Iterator[None]:
+    """What goes wrong in a network of ours is a bug; in a user's own it is anything, and theirs to mend: one line."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(architecture, str) or isinstance(error, UserError):
+            raise
+        raise UserError(reason_of(error)) from error
+
+
+def reason_of(error: Exception) -> str:
+    """What an error says, in one line; of one that says nothing its kind."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+@contextlib.contextmanager
 def seeded(seed: int, place: Place) -> Iterator[None]:
     """PyTorch's global generators, which others' code draws from, follow the seed meanwhile, and are as before then."""
     with torch.random.fork_rng([place.device] if place.device.type == "cuda" else []):

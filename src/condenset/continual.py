@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from condenset import draws
-from condenset.builders import Builder, built, check_builder, seeded
+from condenset.builders import Builder, built, check_builder, faults_told, seeded
 from condenset.classifier import Classifier
 from condenset.data.arrays import from_arrays
 from condenset.engine import Place
@@ -179,17 +179,17 @@ class Memory:
         protocol = make_protocol(name=form.name, size=form.shape[-1], **chosen)
         check(not protocol.own_steps, "own_steps must be false: a memory carries no steps", protocol.own_steps)
         train_set = TrainingSet.of(small, self.place.device)
-        with seeded(run.seed, self.place):  # which only a network of the user's own draws from
-            architecture: str | nn.Module = protocol.network
-            if not (network is None or isinstance(network, str)):
-                check_builder(network)
-                architecture = built(network, train_set, self.place)
-            trainer = Trainer(architecture, train_set, protocol, self.place)
+        architecture = protocol.network if network is None else network
+        check_builder(architecture)
+        with faults_told(architecture), seeded(run.seed, self.place):  # which only a user's own network draws from
+            fresh = architecture if isinstance(architecture, str) else built(architecture, train_set, self.place)
+            trainer = Trainer(fresh, train_set, protocol, self.place)
             with reported(run, "training a network", trainer.num_steps) as report:
                 trainer.train(run.seed, "evaluate", 0, report=report)
-        if not math.isfinite(trainer.weights.sum()):
-            raise UserError("the network is no longer numbers: a smaller lr may help")
-        return Classifier(trainer.result(), self.class_names, form.mean, form.std)
+            if not math.isfinite(trainer.weights.sum()):
+                raise UserError("the network is no longer numbers: a smaller lr may help")
+            trained = trainer.result()
+        return Classifier(trained, self.class_names, form.mean, form.std)
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write one .safetensors file, whole or not at all; it is a set's too, and `CondensedSet.load` reads it."""

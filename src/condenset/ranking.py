@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from condenset import draws, runs
-from condenset.builders import Architectures, Builder, built, by_name, seeded
+from condenset.builders import Architectures, Builder, built, by_name, faults_told, reason_of, seeded
 from condenset.data.validation import split_off
 from condenset.engine import Place
 from condenset.engine.memory import parts
@@ -249,10 +249,8 @@ class _Search:
         One that cannot be trained is told so, and the search goes on.
         """
         architecture, began, place = self.named[name], time.monotonic(), self.run.place
-        # What goes wrong in a network of ours is a bug, in a user's own it is anything.
-        expected = (UserError, torch.OutOfMemoryError) if isinstance(architecture, str) else (Exception,)
         try:
-            with contextlib.ExitStack() as stack:
+            with faults_told(architecture), contextlib.ExitStack() as stack:
                 trainer: Trainer | None = None
                 for net in self.lacks(name):
                     if not isinstance(architecture, str):  # one for each network: it starts as it was built
@@ -265,7 +263,7 @@ class _Search:
                     trainer.train(self.run.seed, "rank", net, report=self._reporter())
                     yield net, self._look(trainer), time.monotonic() - began
                     began = time.monotonic()
-        except expected as error:
+        except (UserError, torch.OutOfMemoryError) as error:
             self._give_up(name, error, time.monotonic() - began)
 
     @contextlib.contextmanager
@@ -295,7 +293,7 @@ class _Search:
 
     def _give_up(self, name: str, error: Exception, seconds: float) -> None:
         """Leave an architecture; why is written down where trying again comes to the same, not of a user's code."""
-        self.reasons[name] = " ".join(str(error).split()) or type(error).__name__
+        self.reasons[name] = reason_of(error)
         self.seconds[name] += seconds
         if isinstance(error, UserError) and (spec := self._spec(name)):
             self.run.event("failed", name=name, spec=spec, settings=self.settings, reason=self.reasons[name])
