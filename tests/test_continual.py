@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,12 +18,14 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import condenset as cs
+from condenset.classifier import Classifier
 from condenset.kept import Kept, in_parts, merged
 from condenset.methods import METHODS
 from condenset.recipes import RECIPES
 from condenset.types import of_classes
 from plain import tiny_data
 
+GUIDE = Path(__file__).parents[1] / "docs" / "guide.md"
 LEARNING: dict[str, Any] = {"network": "convnet(width=8, depth=2)", "iterations": 3, "batch": 4, "epochs": 2}
 TRAINING: dict[str, Any] = {"network": "convnet(width=8, depth=2)", "epochs": 4}
 KNOWN: dict[str, Any] = {"mean": (0.5,) * 3, "std": (0.25,) * 3}
@@ -250,6 +254,41 @@ def test_training_gives_the_network_that_evaluate_tests() -> None:
     memory.add(of_classes(data, ["class 0"]))
     assert memory.train(**TRAINING).class_names == ("class 2", "class 1", "class 0")
     assert trained.class_names == ("class 2", "class 1")
+
+
+def test_classes_without_a_test_image_are_told_and_the_rest_is_tested() -> None:
+    data, memory = tiny_data([6] * 13), tiny_memory()
+    memory.add(data)
+    trained, half = memory.train(**TRAINING), of_classes(data, data.class_names[:2])
+    for ask in (trained.accuracy, memory.seen):
+        with pytest.warns(UserWarning, match=r"left out \(11 of 13\): 'class 2', .* 'class 11', …$"):
+            ask(half)
+    with pytest.warns(UserWarning, match=r"classes without a test image are left out \(1 of 13\): 'class 12'$"):
+        assert len(memory.seen(of_classes(data, data.class_names[:12]))) == 72
+
+
+class Quick(cs.Memory):
+    """The guide's memory, but for the time it takes."""
+
+    def __init__(self, **_: Any) -> None:
+        super().__init__(ipc=2, method="random", device="cpu")
+
+    def train(self, *_: Any, **__: Any) -> Classifier:
+        return super().train(**TRAINING)
+
+
+def test_the_guide_s_example_runs_where_classes_have_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)
+    data = tiny_data([6] * 4)
+    steps = [torch.isin(data.labels, torch.tensor(labels)) for labels in ([0, 1], [2, 3])]
+    known = {
+        "cs": SimpleNamespace(Memory=Quick),
+        "stream": [(data.images[mine], data.labels[mine]) for mine in steps],
+        "data": cs.Splits(train=data, test=data),
+    }
+    monkeypatch.chdir(tmp_path)
+    exec(next(block for block in blocks if "cs.Memory(" in block), known)
+    assert cs.Memory.load("memory.safetensors", device="cpu").class_names == data.class_names
 
 
 def test_pixels_that_are_none_get_one_line() -> None:

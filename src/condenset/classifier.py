@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from condenset.train import TEST_BATCH
 from condenset.types import ImageData, check_data, normalise, of_classes
 
 MOST_OVERSHOT = 32.0  # learned images go up to 9; pixels in 0..255 go beyond it, unless they are all but black
+MOST_NAMED = 10  # classes in a line
 
 
 class Classifier(nn.Module):
@@ -49,8 +51,7 @@ class Classifier(nn.Module):
 
     def accuracy(self, test: ImageData) -> float:
         """The share of the test images of its classes, which are found by name, that it gets right."""
-        check_data("test", test, "test")
-        mine = of_classes(test, self.class_names)
+        mine = tested(test, self.class_names)
         return float((self._labels(mine.images) == mine.labels).float().mean())
 
     def _check_channels(self, found: int | None, shape: tuple[int, ...]) -> None:
@@ -66,6 +67,19 @@ class Classifier(nn.Module):
         parts = images_NCHW.split(TEST_BATCH)
         found = [self(part.to(device)).argmax(1).cpu() for part in parts]
         return torch.cat(found) if found else torch.zeros(0, dtype=torch.int64)
+
+
+def tested(test: ImageData, names: Sequence[str]) -> ImageData:
+    """The test images of these classes, labelled by their places in `names`; warns of classes that have none."""
+    check_data("test", test, "test")
+    mine = of_classes(test, names)
+    without = [repr(name) for name, count in zip(names, mine.class_counts, strict=True) if not count]
+    if without:
+        told = ", ".join(without[:MOST_NAMED]) + (", …" if len(without) > MOST_NAMED else "")
+        warnings.warn(
+            f"classes without a test image are left out ({len(without)} of {len(names)}): {told}", stacklevel=3
+        )
+    return mine
 
 
 def _check_scale(pixels_NCHW: Tensor) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from condenset import draws
 from condenset.builders import Builder, built, check_builder, faults_told, seeded
-from condenset.classifier import Classifier
+from condenset.classifier import Classifier, tested
 from condenset.data.arrays import from_arrays
 from condenset.engine import Place
 from condenset.errors import UserError, check, check_choice, whole
@@ -30,7 +30,7 @@ from condenset.recipes import Recipe
 from condenset.runs import Run, reported
 from condenset.sizes import in_bytes
 from condenset.train import Trainer, TrainingSet
-from condenset.types import CondensedSet, ImageData, check_data, of_classes
+from condenset.types import CondensedSet, ImageData, of_classes
 from condenset.version import VERSION
 
 FORMAT = 1  # of what a memory's file says beside its set
@@ -161,8 +161,7 @@ class Memory:
     def seen(self, test: ImageData) -> ImageData:
         """The test images of the classes in memory, labelled as it labels them."""
         self._known_form()
-        check_data("test", test, "test")
-        return of_classes(test, self.class_names)
+        return tested(test, self.class_names)
 
     def train(self, network: str | Builder | None = None, *, seed: int | None = None, **fields: Any) -> Classifier:
         """A fresh network trained on all that is in memory; fields are of the evaluation's protocol.
