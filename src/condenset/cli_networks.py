@@ -67,6 +67,8 @@ def train_pool_command(
     print(f"{dataset} on {run.place.hardware}, {run.place.precision}; the pool goes to {out}", file=sys.stderr)
     with locked(out), watched(run, "; the same command goes on"):
         pool = fill_pool(train, out, num, protocol, bounds, run)
+    if pool.num_networks > num:
+        print(f"the pool has {pool.num_networks} networks already, --num asks for {num}: all count", file=sys.stderr)
     sizes = pool.group_sizes()
     if as_json:
         print(json.dumps({"folder": str(out), "networks": pool.num_networks, "states": sizes}, indent=1))

@@ -29,6 +29,9 @@ def test_a_pool_is_trained_once_and_matching_draws_from_it(condenset: Condenset,
     again = json.loads(condenset("networks", "train-pool", toy, "--out", "p", *POOL, "--json").out)
     assert tree(tmp_path / "p") == before
     assert again["networks"] == 2
+    fewer = condenset("networks", "train-pool", toy, "--out", "p", *POOL, "--num", 1)
+    assert "the pool has 2 networks already, --num asks for 1" in fewer.err and fewer.out == made.out
+    assert "already" not in made.err and tree(tmp_path / "p") == before
     job = f'method = "dm"\nipc = 1\nnetwork = "{TINY_NETWORK[1]}"\niterations = 2\npool = "p"\n'
     Path("recipe.toml").write_text(f'dataset = "{toy}"\ndevice = "cpu"\n[[jobs]]\n{job}')
     assert condenset("condense", "--config", "recipe.toml", "--out", "c").code == 0
