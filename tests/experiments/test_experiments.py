@@ -17,7 +17,7 @@ from condenset.experiments.common import Lab, Table
 from condenset.experiments.settings import Settings, from_toml, to_toml
 from condenset.plans import Wishes
 from condenset.recipes import Protocol
-from condenset.runs import Interrupted, Run
+from condenset.runs import Interrupted, Run, Silent
 from condenset.types import Splits
 from plain import StopAtLoop, tiny_data
 
@@ -347,6 +347,28 @@ def test_images_too_small_for_an_architecture_are_told_of_first(splits: Splits, 
     with pytest.raises(UserError, match="vgg11 needs images of"):
         perform("architectures", splits, tiny_run(tmp_path), tmp_path, dataset="tiny", scale="small", wishes=wishes)
     assert not (tmp_path / "parts").exists()
+
+
+class Parts(Silent):
+    """Notes which part every loop is said to be of."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def start(self, text: str, total: int, done: int = 0) -> None:
+        self.told.append(self.part)
+
+
+@pytest.mark.parametrize("name", AVAILABLE)
+def test_progress_tells_which_part_of_how_many(name: str, splits: Splits, tmp_path: Path) -> None:
+    run = tiny_run(tmp_path)
+    run.progress = parts = Parts()
+    experiment = find(name)
+    perform(name, splits, run, tmp_path, dataset="tiny", scale="tiny", sets=2 if experiment.repeated else None)
+    num = len(list((tmp_path / "parts").iterdir()))
+    told = [tuple(map(int, part.split("/"))) for part in parts.told if part]
+    assert {total for _, total in told} == {num}
+    assert min(place for place, _ in told) >= 1 and max(place for place, _ in told) == num
 
 
 @pytest.mark.parametrize("name", AVAILABLE)

@@ -113,6 +113,13 @@ class Lab:
 
     def __post_init__(self) -> None:
         self.run.folder = self.run.root = self.folder
+        self.num_parts = 0  # that there will be, once the experiment knows: progress tells which of them is under way
+        self._begun: dict[str, int] = {}  # their places, by name
+
+    @property
+    def num_sets(self) -> int:
+        """Sets, each of a seed of its own, that an accuracy is of."""
+        return self.sets or self.at(tiny=1, small=1, paper=5)
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -144,8 +151,9 @@ class Lab:
     @contextlib.contextmanager
     def part(self, name: str) -> Iterator[Run]:
         """The run, at work in the folder of one part: checkpoints and events of parts keep apart."""
-        run = self.run
+        run, place = self.run, self._place(name)
         before = run.folder, run.job, run.recipe, run.seconds_before, run.snapshots
+        run.progress.part = f"{place}/{self.num_parts}" if self.num_parts else ""
         run.folder, run.job, run.seconds_before = self.folder / "parts" / name, name, 0.0
         with writable(run.folder):
             run.folder.mkdir(parents=True, exist_ok=True)
@@ -153,6 +161,9 @@ class Lab:
             yield run
         finally:
             run.folder, run.job, run.recipe, run.seconds_before, run.snapshots = before
+
+    def _place(self, name: str) -> int:
+        return self._begun.setdefault(name, len(self._begun) + 1)
 
     @contextlib.contextmanager
     def seeded(self, seed: int) -> Iterator[None]:
@@ -166,7 +177,7 @@ class Lab:
     def each_set(self, do: Callable[[str], T]) -> list[T]:
         """What do(end) gives for every set, each under a seed of its own; the names of its parts end in `end`."""
         found = []
-        for number in range(self.sets or self.at(tiny=1, small=1, paper=5)):
+        for number in range(self.num_sets):
             with self.seeded(self.run.seed + number):
                 found.append(do(f"-set{number + 1}" if number else ""))
         return found
@@ -187,6 +198,7 @@ class Lab:
 
     def remembered(self, name: str, compute: Callable[[Run], Record], **settings: Any) -> Record:
         """What `compute` gives under these settings, a JSON record; done once, and read from then on."""
+        self._place(name)
         path, settings = self.folder / "parts" / name / "record.json", json.loads(json.dumps(settings))
         if path.exists() and (known := read_record(path)).get("settings") == settings:
             return known

@@ -31,6 +31,7 @@ def class_incremental(lab: Lab) -> Outcome:
     several = sorted({min(steps, num_classes) for steps in lab.at(tiny=(2, 5), small=(5, 10), paper=(5, 10))})
     (ipc,) = lab.ipcs(tiny=(2,), small=(20,), paper=(20,))
     orders = range(lab.at(tiny=1, small=2, paper=5))
+    lab.num_parts = len(lab.methods) * len(orders) * sum(several)
     records = [
         record
         for steps in several

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from condenset.experiments.common import Lab, Outcome, Record, Table, percent
-from condenset.recipes import GradientRecipe, MatchingRecipe
+from condenset.recipes import GradientRecipe, MatchingRecipe, Recipe
 from condenset.report.charts import new_chart, set_seconds
 
 if TYPE_CHECKING:
@@ -20,13 +20,13 @@ def cost(lab: Lab) -> Outcome:
     (ipc,) = lab.ipcs(tiny=(1,), small=(50,), paper=(50,))
     num = lab.at(tiny=3, small=6, paper=10)
     records: list[Record] = []
-    for method in lab.methods:
-        recipe = lab.recipe(method, ipc)
-        assert isinstance(recipe, MatchingRecipe)
-        total = recipe.image_steps if isinstance(recipe, GradientRecipe) else recipe.iterations
-        steps, name = log_spaced(total, num), f"{method}-{ipc}"
-        lab.condensed(name, method, recipe, snapshots=steps)
-        for step in steps:
+    recipes = {method: lab.recipe(method, ipc) for method in lab.methods}
+    steps = {method: log_spaced(_total(recipe), num) for method, recipe in recipes.items()}
+    lab.num_parts = sum(1 + len(each) for each in steps.values())
+    for method, recipe in recipes.items():
+        name = f"{method}-{ipc}"
+        lab.condensed(name, method, recipe, snapshots=steps[method])
+        for step in steps[method]:
             small = lab.snapshot(name, step)
             about = {"method": method, "ipc": ipc, "step": step, "condense_seconds": small.provenance["seconds"]}
             records.append({**about, **lab.scored(f"{name}-{step}", small, lab.protocol())})
@@ -35,6 +35,12 @@ def cost(lab: Lab) -> Outcome:
     ]
     table = Table(("method", "steps of the images", "seconds", "accuracy %"), rows)
     return Outcome(records=records, table=table, draw=lambda: _draw(records), ipcs=(ipc,))
+
+
+def _total(recipe: Recipe) -> int:
+    """How often the images change."""
+    assert isinstance(recipe, MatchingRecipe)
+    return recipe.image_steps if isinstance(recipe, GradientRecipe) else recipe.iterations
 
 
 def log_spaced(total: int, num: int) -> list[int]:

@@ -37,6 +37,7 @@ COLUMNS = {
 def distribution(lab: Lab) -> Outcome:
     """Three classes under a network trained on the whole set: one map for all methods, a panel each."""
     (ipc,) = lab.ipcs(tiny=(2,), small=(50,), paper=(50,))
+    lab.num_parts = len(lab.methods) + 1
     sets = {method: lab.condensed(f"{method}-{ipc}", method, lab.recipe(method, ipc)) for method in lab.methods}
     path = lab.folder / "parts" / "map" / "coordinates.safetensors"
     found = lab.remembered("map", lambda run: _map(lab, sets, path, run), methods=lab.methods)

@@ -40,6 +40,7 @@ def search_architectures(lab: Lab) -> Outcome:
     protocol = _proxy_protocol(lab)
     (ipc,) = lab.ipcs(tiny=(2,), small=(50,), paper=(50,))
     lab.check_enough(ipc, train)
+    lab.num_parts = 2 * len(lab.methods) + 2
     storage, found, condensing = dict[str, int](), dict[str, Record](), dict[str, float]()
     for method in lab.methods:
         small = lab.condensed(method, method, lab.recipe(method, ipc, train), train)

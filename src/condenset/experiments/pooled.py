@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from condenset.experiments.common import Lab, Outcome, Record, Table, percent
@@ -29,6 +30,7 @@ def networks(lab: Lab) -> Outcome:
     pool = _pool(lab, ipcs[0])
     sizes: dict[str, int | None] = {RANDOM: None, **pool.group_sizes()}
     groups = [name for name, size in sizes.items() if size != 0]
+    lab.num_parts = (pool.folder == _pool_folder(lab)) + lab.num_sets * len(groups) * len(ipcs)
 
     def made(group: str, end: str) -> list[CondensedSet]:
         fields: dict[str, Any] = (
@@ -73,7 +75,7 @@ def _pool(lab: Lab, ipc: int) -> Pool:
         return given
     num, epochs = lab.at(tiny=(2, 20), small=(20, 20), paper=(1000, 30))
     protocol = pool_protocol(data, network=recipe.network, epochs=epochs)
-    folder = lab.folder / "parts" / "pool" / "networks"
+    folder = _pool_folder(lab)
 
     def compute(run: Run) -> Record:
         pool = fill_pool(data, folder, num, protocol, EDGES, run)
@@ -81,6 +83,10 @@ def _pool(lab: Lab, ipc: int) -> Pool:
 
     lab.remembered("pool", compute, num=num, protocol=dataclasses.asdict(protocol))
     return Pool.load(folder)
+
+
+def _pool_folder(lab: Lab) -> Path:
+    return lab.folder / "parts" / "pool" / "networks"
 
 
 def _title(group: str) -> str:

@@ -27,6 +27,7 @@ def sota(lab: Lab) -> Outcome:
     ipcs = lab.ipcs(tiny=(1, 2), small=(1, 10), paper=(1, 10, 50))
     pairs = [(method, ipc) for ipc in ipcs for method in lab.methods if not (method == "dd" and ipc >= 50)]
     check(bool(pairs), "the table has dd for sets below 50 images a class, as the paper's has", ipcs)
+    lab.num_parts = lab.num_sets * len(pairs) + 1
     lab.make_sizes(pairs)
     found = {pair: lab.made_and_scored(f"{pair[0]}-{pair[1]}", *pair) for pair in pairs}
     whole = lab.made_and_scored(WHOLE, WHOLE, 0)
@@ -47,6 +48,7 @@ def batchnorm(lab: Lab) -> Outcome:
     check(not own, "all methods have one network here, --set network or --set dm.network", own)
     base = networks.canonical(lab.recipe("dm", ipc).network, size=lab.splits.train.size)  # type: ignore[attr-defined]
     check("norm='instance'" in base, "the network must have instance norm, in whose place batch norm is put", base)
+    lab.num_parts = lab.num_sets * 2 * len(methods)
     records: list[Record] = []
     for norm in ("instance", "batch"):
         network = base.replace("norm='instance'", f"norm={norm!r}")
@@ -79,6 +81,7 @@ def architectures(lab: Lab) -> Outcome:
             networks.build(spec, **shape)  # images too small for one are told of before the first set is made
     pairs = [(method, "ConvNet") for method in lab.methods if method != "dm"]
     pairs += [("dm", name) for name in learned if "dm" in lab.methods]
+    lab.num_parts = lab.num_sets * len(pairs) * (1 + len(tested))
 
     def score(method: str, source: str, target: str, end: str) -> Record:
         recipe = lab.recipe(method, ipc, network=networks.canonical(learned[source], size=size))
@@ -103,6 +106,7 @@ def sizes(lab: Lab) -> Outcome:
     """Larger sets against random images, absolute and relative to the whole dataset (figure)."""
     ipcs = lab.ipcs(tiny=(5, 10), small=(100, 200, 500), paper=(100, 200, 500, 1000, 1250))
     pairs = [(method, ipc) for ipc in ipcs for method in lab.methods]
+    lab.num_parts = lab.num_sets * len(pairs) + 1
     lab.make_sizes(pairs)
     records = [lab.made_and_scored(f"{method}-{ipc}", method, ipc) for method, ipc in pairs]
     whole = lab.made_and_scored(WHOLE, WHOLE, 0)
