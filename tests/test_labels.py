@@ -67,6 +67,14 @@ def test_softened_labels_are_as_soft_as_asked_and_rank_as_their_logits(softness:
     torch.testing.assert_close(ratio, ratio.mean().expand(4), rtol=1e-3, atol=0)
 
 
+def test_softened_labels_of_few_classes() -> None:
+    torch.testing.assert_close(softened(normal(3, 1), 0.5), torch.ones(3, 1))
+    two = softened(torch.tensor([[5.0, 0.0], [0.0, 5.0]]), 0.75)
+    assert -(two * two.log()).sum(1) == pytest.approx([0.75 * math.log(2)] * 2, rel=1e-3)
+    tied = softened(torch.tensor([[1.0, 1.0, 0.0]] * 2), 0.1)  # no length tells the first two apart
+    torch.testing.assert_close(tied, torch.tensor([[0.5, 0.5, 0.0]] * 2), atol=1e-6, rtol=0)
+
+
 def test_labels_that_say_nothing_stay_equal_shares() -> None:
     torch.testing.assert_close(softened(torch.ones(3, 4), 0.5), torch.full((3, 4), 0.25))
 

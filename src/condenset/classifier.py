@@ -11,11 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from condenset.data.arrays import as_pixels
-from condenset.errors import UserError, check
+from condenset.errors import UserError, check, check_kind
 from condenset.train import TEST_BATCH
 from condenset.types import ImageData, check_data, normalise, of_classes
 
-MOST_OVERSHOT = 32.0  # learned images go up to 9; pixels in 0..255 go beyond it, unless they are all but black
 MOST_NAMED = 10  # classes in a line
 
 
@@ -34,12 +33,12 @@ class Classifier(nn.Module):
         self.eval()
 
     def forward(self, pixels_NCHW: Tensor) -> Tensor:
+        check_kind(pixels_NCHW, Tensor, "pixels must be a tensor")
         shape = tuple(pixels_NCHW.shape)
         self._check_channels(shape[1] if len(shape) == 4 else None, shape)
         if pixels_NCHW.dtype == torch.uint8:
             pixels_NCHW = pixels_NCHW.float() / 255
         check(pixels_NCHW.is_floating_point(), "pixels must be uint8, or floats in 0..1", str(pixels_NCHW.dtype))
-        _check_scale(pixels_NCHW)
         logits: Tensor = self.network(normalise(pixels_NCHW, self.mean, self.std))
         return logits
 
@@ -55,8 +54,10 @@ class Classifier(nn.Module):
         return float((self._labels(mine.images) == mine.labels).float().mean())
 
     def _check_channels(self, found: int | None, shape: tuple[int, ...]) -> None:
-        num = len(self.mean)
-        hint = "; one image alone is given as image[None]" if len(shape) == 3 else ""
+        num, hint = len(self.mean), ""
+        if len(shape) == 3:
+            alone = num in (shape[0], shape[-1])
+            hint = "; one image alone is given as image[None]" if alone else "; grey ones are given as images[:, None]"
         if found != num:
             raise UserError(f"images must be (N, {num}, H, W), but got {shape}{hint}")
 
@@ -80,12 +81,3 @@ def tested(test: ImageData, names: Sequence[str]) -> ImageData:
             f"classes without a test image are left out ({len(without)} of {len(names)}): {told}", stacklevel=3
         )
     return mine
-
-
-def _check_scale(pixels_NCHW: Tensor) -> None:
-    """Refuse floats in 0..255; a compiler, which sees no values, passes over it."""
-    if torch.compiler.is_compiling() or not pixels_NCHW.numel():
-        return
-    most = float(pixels_NCHW.detach().max())
-    if most > MOST_OVERSHOT:
-        raise UserError(f"float pixels must lie in 0..1, but the largest is {most:g}: divide by 255, or give uint8")

@@ -46,9 +46,8 @@ def test_the_choice_is_the_validations_and_the_worth_the_tests() -> None:
     assert (record["best"], record["accuracy"]) == ("a", 0.62)
     assert record["correlation"] == pytest.approx(-1)  # 0.3 0.7 0.5 against 0.62 0.60 0.61
     assert nas._compared("dm", top, found, {"rows": whole["rows"][:2], "seconds": 1})["accuracy"] is None
-    early = {"rows": [row(name, 0.5, 0.5) for name in "abcd"], "seconds": 240}
-    early["rows"][3]["seconds"] = 540.0  # as long as the three together, three times over
-    early["seconds"] = 720
+    slow = row("d", 0.5, 0.5) | {"seconds": 540.0}  # three times as long as the others together
+    early = {"rows": [*(row(name, 0.5, 0.5) for name in "abc"), slow], "seconds": 720}
     reference = nas._reference(whole, early)
     assert (reference["best"], reference["accuracy"], reference["correlation"]) == ("c", 0.61, 1.0)
     assert (reference["seconds"], reference["estimated"]) == (720, True)

@@ -54,6 +54,7 @@ def test_a_norms_sets_are_learned_and_tested_with_it(asked: Asked, tmp_path: Pat
 
 def test_every_group_is_matched_with_its_own_networks(asked: Asked, filled: list[Filled], tmp_path: Path) -> None:
     outcome = outcome_of("networks", lab("networks", tmp_path, ipcs=(1, 2)))
+    assert (outcome.ipcs, outcome.shown) == ((1, 2), (2,))
     groups = ["random", *(f"{low}-{low + 10}" for low in range(10, 70, 10)), "70-100", "all"]
     assert list(asked.scored) == [f"dm-{ipc}-{group}" for group in groups for ipc in (1, 2)]
     for name, (recipe, *_) in asked.made.items():

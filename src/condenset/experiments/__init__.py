@@ -139,14 +139,16 @@ def perform(
     results = [{**head, **lab.made_on, **record} for record in outcome.records]
     write_results(folder / "results.json", results)
     with writable(folder):
-        about = f"{splits.train.name}, {_images(outcome.ipcs)} a class, scale {scale}"
         nothing = "; its numbers mean nothing" if scale == "tiny" else ""
-        write_file(folder / "table.md", f"{name}: {about}{nothing}\n\n{outcome.table.markdown()}".encode())
+        about = f"{name}: {_about(splits, outcome.ipcs, scale)}{nothing}"
+        write_file(folder / "table.md", f"{about}\n\n{outcome.table.markdown()}".encode())
         figure = outcome.draw()
+        about = _about(splits, outcome.shown or outcome.ipcs, scale)
         figure.suptitle(about, fontsize="medium", parse_math=False)  # a file's name may hold dollars
         save_chart(figure, folder / "figure.png")
     return outcome
 
 
-def _images(ipcs: Sequence[int]) -> str:
-    return "1 image" if list(ipcs) == [1] else f"{', '.join(map(str, ipcs))} images"
+def _about(splits: Splits, ipcs: Sequence[int], scale: str) -> str:
+    images = "1 image" if list(ipcs) == [1] else f"{', '.join(map(str, ipcs))} images"
+    return f"{splits.train.name}, {images} a class, scale {scale}"

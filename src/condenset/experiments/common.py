@@ -76,7 +76,8 @@ class Outcome:
     records: Sequence[Mapping[str, Any]]
     table: Table
     draw: Callable[[], Figure]  # the figure, without what is said of every experiment's
-    ipcs: Sequence[int] = ()  # images a class of the sets that the figure shows
+    ipcs: Sequence[int] = ()  # images a class of its sets
+    shown: Sequence[int] = ()  # of those that the figure shows, if not all
 
 
 @dataclass(frozen=True, kw_only=True)

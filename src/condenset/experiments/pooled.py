@@ -61,7 +61,8 @@ def networks(lab: Lab) -> Outcome:
         records=records,
         table=Table(("images a class", *map(_title, sizes)), rows),
         draw=lambda: _draw(pictured),
-        ipcs=(shown,),
+        ipcs=ipcs,
+        shown=(shown,),
     )
 
 

@@ -45,7 +45,7 @@ def batchnorm(lab: Lab) -> Outcome:
     (ipc,) = lab.ipcs(tiny=(2,), small=(50,), paper=(50,))
     methods = lab.methods
     own = [method for method, fields in lab.wishes.by_method.items() if method != "dm" and "network" in fields]
-    check(not own, "all methods have one network here, --set network or --set dm.network", own)
+    check(not own, "all methods have one network here, which --set network gives; none is of a method alone", own)
     base = networks.canonical(lab.recipe("dm", ipc).network, size=lab.splits.train.size)  # type: ignore[attr-defined]
     check("norm='instance'" in base, "the network must have instance norm, in whose place batch norm is put", base)
     lab.num_parts = lab.num_sets * 2 * len(methods)

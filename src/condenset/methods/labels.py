@@ -73,10 +73,11 @@ def _solve(factor: Tensor, right: Tensor) -> Tensor:
 
 
 def softened(logits_NK: Tensor, softness: float) -> Tensor:
-    """(N, K) probabilities of these logits, all lengthened alike so that the mean entropy of a row is that of K equal
-    shares times `softness`.
+    """(N, K) on the host: probabilities of these logits, all lengthened alike so that the mean entropy of a row is that
+    of K equal shares times `softness`, or as near to it as equal logits let it come.
     """
-    double_NK = logits_NK.double() - logits_NK.double().mean(1, keepdim=True)
+    double_NK = logits_NK.detach().cpu().double()  # not every device has it
+    double_NK -= double_NK.mean(1, keepdim=True)
     double_NK /= double_NK.abs().amax().clamp(min=1e-12)
     wanted = softness * math.log(max(2, logits_NK.shape[1]))
     low, high = -10.0, 20.0  # of the logarithm of the length; entropy falls with it
