@@ -69,7 +69,13 @@ def _map(lab: Lab, sets: Mapping[str, CondensedSet], path: Path, run: Run) -> Re
         parts.append(network.features(TrainingSet.of(small, device), mine.to(device)).cpu())
         all_labels.append(small.labels[mine])
     sizes = [len(part) for part in parts]
-    maps = tsne(torch.cat(parts), run.seed).split(sizes)
+    run.progress.start(
+        f"t-SNE of {sum(sizes):,} images", 1
+    )  # which tells nothing on its way, and may be stopped at once
+    try:
+        maps = tsne(torch.cat(parts), run.seed).split(sizes)
+    finally:
+        run.progress.stop()
     record: Record = {"real": sizes[0]}
     for number, method in enumerate(sets, start=1):
         mine, theirs = all_labels[number], all_labels[0]
