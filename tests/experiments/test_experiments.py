@@ -389,6 +389,17 @@ def test_what_a_norms_table_cannot_take_is_refused(splits: Splits, tmp_path: Pat
         perform("batchnorm", splits, tiny_run(tmp_path), tmp_path, dataset="tiny", scale="tiny", wishes=wishes)
 
 
+def test_random_images_are_condensed_on_no_architecture(splits: Splits, tmp_path: Path) -> None:
+    wishes = wishes_for(find("architectures"), methods=("random", "dm"))
+    outcome = perform("architectures", splits, tiny_run(tmp_path), tmp_path, dataset="t", scale="tiny", wishes=wishes)
+    assert [row[:2] for row in outcome.table.rows] == [("random", "-"), ("dm", "ConvNet"), ("dm", "MLP")]
+    assert [(r["condensed_on"], r["tested_on"]) for r in outcome.records[:3]] == [
+        (None, "ConvNet"),
+        (None, "MLP"),
+        ("ConvNet", "ConvNet"),
+    ]
+
+
 def test_one_network_has_no_spread() -> None:
     record = {"accuracy_mean": 0.5, "accuracy_std": 0.01}
     assert common.percent(record | {"accuracies": [0.5]}) == "50.0"
