@@ -408,7 +408,7 @@ def test_mistakes_get_one_line() -> None:
         memory.seen(dataclasses.replace(data, class_names=("x", "y")))
     with pytest.raises(cs.UserError, match="one network is trained"):
         memory.train(nets=3)
-    with pytest.raises(cs.UserError, match="own_steps must be false: a memory carries no steps, but got True"):
+    with pytest.raises(cs.UserError, match="own_steps must be false: only a score is by"):
         memory.train(**TRAINING, own_steps=True)
     with pytest.raises(cs.UserError, match="the set's classes must be"):
         memory.keep(memory.set, memory.arriving(pixels(4), [0, 0, 1, 1]))

@@ -267,7 +267,7 @@ def test_what_does_not_fit_is_one_line(shared: Pool, tmp_path: Path) -> None:
     (tmp_path / "note.txt").touch()
     with pytest.raises(cs.UserError, match="not empty and not a pool"):
         small_pool(tmp_path)
-    with pytest.raises(cs.UserError, match="own_steps must be false: real images carry no steps, but got True"):
+    with pytest.raises(cs.UserError, match="own_steps must be false: only a score is by"):
         small_pool(tmp_path / "d", own_steps=True)
     with pytest.raises(cs.UserError, match="num must be a whole number, 1 or more"):
         small_pool(tmp_path / "b", num=0)

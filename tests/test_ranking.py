@@ -174,7 +174,7 @@ def test_mistakes_are_one_line(parts: tuple[cs.ImageData, cs.ImageData]) -> None
         cs.rank([GOOD], train, validation, steps=0)
     with pytest.raises(cs.UserError, match="are the architectures given"):
         cs.rank([GOOD], train, validation, network=BAD)
-    with pytest.raises(cs.UserError, match="own_steps must be false: it is an option of evaluate, but got True"):
+    with pytest.raises(cs.UserError, match="own_steps must be false: only a score is by"):
         cs.rank([GOOD], train, validation, own_steps=True, **FAST)
     with pytest.raises(cs.UserError, match="classes"):
         cs.rank([GOOD], train, tiny_data([4, 4]))

@@ -11,11 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from condenset.data.arrays import as_pixels
-from condenset.errors import UserError, check, check_kind
+from condenset.errors import UserError, check, check_kind, listed
 from condenset.train import TEST_BATCH
 from condenset.types import ImageData, check_data, normalise, of_classes
-
-MOST_NAMED = 10  # classes in a line
 
 
 class Classifier(nn.Module):
@@ -74,10 +72,8 @@ def tested(test: ImageData, names: Sequence[str]) -> ImageData:
     """The test images of these classes, labelled by their places in `names`; warns of classes that have none."""
     check_data("test", test, "test")
     mine = of_classes(test, names)
-    without = [repr(name) for name, count in zip(names, mine.class_counts, strict=True) if not count]
+    without = [name for name, count in zip(names, mine.class_counts, strict=True) if not count]
     if without:
-        told = ", ".join(without[:MOST_NAMED]) + (", …" if len(without) > MOST_NAMED else "")
-        warnings.warn(
-            f"classes without a test image are left out ({len(without)} of {len(names)}): {told}", stacklevel=3
-        )
+        told = f"({len(without)} of {len(names)}): {listed(without, 10)}"
+        warnings.warn(f"classes without a test image are left out {told}", stacklevel=3)
     return mine

@@ -24,7 +24,7 @@ from condenset.errors import UserError, check, check_choice, whole
 from condenset.kept import Kept, in_parts, merged, taken_apart
 from condenset.methods import METHODS
 from condenset.methods.common import images_per_class
-from condenset.presets import make_protocol, make_recipe
+from condenset.presets import make_recipe, training_protocol
 from condenset.progress import Shown
 from condenset.recipes import Recipe
 from condenset.runs import Run, reported
@@ -175,8 +175,7 @@ class Memory:
         check("nets" not in fields, "one network is trained: nets is an option of evaluate", fields.get("nets"))
         learned = network if isinstance(network, str) else small.provenance["recipe"].get("network")
         chosen = {"network": learned, **fields} if learned else fields
-        protocol = make_protocol(name=form.name, size=form.shape[-1], **chosen)
-        check(not protocol.own_steps, "own_steps must be false: a memory carries no steps", protocol.own_steps)
+        protocol = training_protocol(name=form.name, size=form.shape[-1], **chosen)
         train_set = TrainingSet.of(small, self.place.device)
         architecture = protocol.network if network is None else network
         check_builder(architecture)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import numbers
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 
@@ -26,6 +26,11 @@ def check_kind(value: object, kinds: type | tuple[type, ...], rule: str) -> None
     """Raise `RULE, but got WHAT` unless the value is of one of the kinds."""
     if not isinstance(value, kinds):
         raise UserError(f"{rule}, but got {told(value)}")
+
+
+def listed(names: Sequence[str], most: int) -> str:
+    """The first of the names, quoted, in a line."""
+    return ", ".join(map(repr, names[:most])) + (", …" if len(names) > most else "")
 
 
 def check_path(path: str | os.PathLike[str]) -> None:

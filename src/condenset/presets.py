@@ -6,7 +6,7 @@ import dataclasses
 import os
 from typing import Any, TypeVar
 
-from condenset.errors import UserError, check_choice, is_whole
+from condenset.errors import UserError, check, check_choice, is_whole
 from condenset.recipes import (
     RECIPES,
     DistributionRecipe,
@@ -39,6 +39,13 @@ def make_protocol(*, name: str, size: int, whole: bool = False, **fields: Any) -
     if (name, size) == DIGITS:
         preset = {"network": DIGITS_NETWORK, "nets": 3, "epochs": 40 if whole else 500}
     return _make(Protocol, "an option of the evaluation", {**preset, **fields})
+
+
+def training_protocol(**fields: Any) -> Protocol:
+    """The same for networks that are trained to be used or ranked, not to score a set: by no steps that it carries."""
+    protocol = make_protocol(**fields)
+    check(not protocol.own_steps, "own_steps must be false: only a score is by the steps that a set carries", True)
+    return protocol
 
 
 DIGITS = ("digits", 8)  # the demonstration: a minute or two on two cores

@@ -26,7 +26,7 @@ from condenset.engine.memory import parts
 from condenset.errors import UserError, check, check_kind
 from condenset.evaluation import check_match, seen_as
 from condenset.files import write_file
-from condenset.presets import make_protocol
+from condenset.presets import training_protocol
 from condenset.progress import Shown
 from condenset.recipes import Protocol
 from condenset.runs import Interrupted, Run, is_share
@@ -103,8 +103,7 @@ def rank(
         if small is data.train:
             raise UserError("validation images must be others than those trained on: cs.split_off gives two such parts")
         data = split_off(data.train, seed=seed)[1]
-    protocol = make_protocol(name="", size=0, **{"nets": 1, "epochs": 200, "batch": 250, **fields})
-    check(not protocol.own_steps, "own_steps must be false: it is an option of evaluate", protocol.own_steps)
+    protocol = training_protocol(name="", size=0, **{"nets": 1, "epochs": 200, "batch": 250, **fields})
     run = Run(seed=seed, place=Place.best(device, precision), job="rank", progress=Shown())
     if folder is None:
         return search(architectures, small, data, protocol, run)

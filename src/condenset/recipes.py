@@ -108,6 +108,11 @@ class MatchingRecipe(Recipe):
         check_choice("init", self.init, INITS)
         augment.parse(self.augment)
 
+    @property
+    def image_steps(self) -> int:
+        """Steps of the images in all: what progress counts."""
+        return self.iterations
+
 
 @dataclass(frozen=True, kw_only=True)
 class DistributionRecipe(MatchingRecipe):
@@ -153,7 +158,6 @@ class GradientRecipe(MatchingRecipe):
 
     @property
     def image_steps(self) -> int:
-        """Steps of the images in all: what progress counts."""
         return self.iterations * self.loops[0]
 
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from condenset.errors import UserError, check, check_kind
+from condenset.errors import UserError, check, check_kind, listed
 from condenset.files import read_tensors, write_tensors
 
 FORMAT = 1  # of the CondensedSet file
@@ -99,8 +99,7 @@ def of_classes(data: ImageData, names: Sequence[str]) -> ImageData:
     labels = torch.tensor([place.get(name, -1) for name in data.class_names])[data.labels]
     chosen = labels >= 0
     if not bool(chosen.any()):
-        more = ", …" if len(names) > 3 else ""
-        raise UserError(f"no image of {data.name} is of one of the classes {', '.join(map(repr, names[:3]))}{more}")
+        raise UserError(f"no image of {data.name} is of one of the classes {listed(names, 3)}")
     everything = bool(chosen.all())
     return dataclasses.replace(
         data,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from condenset.experiments.common import Lab, Outcome, Record, Table, percent
-from condenset.recipes import GradientRecipe, MatchingRecipe, Recipe
+from condenset.recipes import MatchingRecipe
 from condenset.report.charts import new_chart, set_seconds
 
 if TYPE_CHECKING:
@@ -20,8 +20,8 @@ def cost(lab: Lab) -> Outcome:
     (ipc,) = lab.ipcs(tiny=(1,), small=(50,), paper=(50,))
     num = lab.at(tiny=3, small=6, paper=10)
     records: list[Record] = []
-    recipes = {method: lab.recipe(method, ipc) for method in lab.methods}
-    steps = {method: log_spaced(_total(recipe), num) for method, recipe in recipes.items()}
+    recipes = {method: cast(MatchingRecipe, lab.recipe(method, ipc)) for method in lab.methods}
+    steps = {method: log_spaced(recipe.image_steps, num) for method, recipe in recipes.items()}
     lab.num_parts = sum(1 + len(each) for each in steps.values())
     for method, recipe in recipes.items():
         name = f"{method}-{ipc}"
@@ -35,12 +35,6 @@ def cost(lab: Lab) -> Outcome:
     ]
     table = Table(("method", "steps of the images", "seconds", "accuracy %"), rows)
     return Outcome(records=records, table=table, draw=lambda: _draw(records), ipcs=(ipc,))
-
-
-def _total(recipe: Recipe) -> int:
-    """How often the images change."""
-    assert isinstance(recipe, MatchingRecipe)
-    return recipe.image_steps if isinstance(recipe, GradientRecipe) else recipe.iterations
 
 
 def log_spaced(total: int, num: int) -> list[int]:

@@ -69,9 +69,8 @@ def _map(lab: Lab, sets: Mapping[str, CondensedSet], path: Path, run: Run) -> Re
         parts.append(network.features(TrainingSet.of(small, device), mine.to(device)).cpu())
         all_labels.append(small.labels[mine])
     sizes = [len(part) for part in parts]
-    run.progress.start(
-        f"t-SNE of {sum(sizes):,} images", 1
-    )  # which tells nothing on its way, and may be stopped at once
+    # It tells nothing on its way, and may be stopped at once.
+    run.progress.start(f"t-SNE of {sum(sizes):,} images", 1)
     try:
         maps = tsne(torch.cat(parts), run.seed).split(sizes)
     finally:

@@ -91,15 +91,15 @@ def architectures(lab: Lab) -> Outcome:
     records: list[Record] = []
     rows, bars = [], dict[tuple[str, str], Record]()
     for method, source in pairs:
-        asks = hasattr(lab.recipe(method, ipc), "network")  # random images are of no network
-        about = {"method": method, "ipc": ipc, "condensed_on": source if asks else None}
+        origin = source if hasattr(lab.recipe(method, ipc), "network") else None  # random images are of no network
+        about = {"method": method, "ipc": ipc, "condensed_on": origin}
         mine = [
             {**about, "tested_on": target, **lab.repeated(functools.partial(score, method, source, target))}
             for target in tested
         ]
         records += mine
-        rows.append((method, source if asks else "-", *map(percent, mine)))
-        bars |= {(r["tested_on"], f"{method}, {source}" if asks else method): r for r in mine}
+        rows.append((method, origin or "-", *map(percent, mine)))
+        bars |= {(r["tested_on"], f"{method}, {origin}" if origin else method): r for r in mine}
     table = Table(("method", "condensed on", *tested), rows)
     return Outcome(records=records, table=table, draw=lambda: draw_bars(bars, axis="tested on"), ipcs=(ipc,))
 

@@ -27,7 +27,7 @@ from condenset.engine.memory import parts
 from condenset.errors import UserError, check, check_path, whole
 from condenset.files import read_metadata, read_rows, write_file, write_tensors
 from condenset.methods.trained import about_training
-from condenset.presets import make_protocol
+from condenset.presets import training_protocol
 from condenset.progress import Shown
 from condenset.recipes import Protocol, read_group
 from condenset.runs import Run, reported, writable
@@ -153,9 +153,7 @@ def train_pool(
 
 def pool_protocol(data: ImageData, **fields: Any) -> Protocol:
     """How networks of a pool are trained: as those of the evaluation, in fewer passes."""
-    protocol = make_protocol(name=data.name, size=data.size, whole=True, **{"epochs": EPOCHS, **fields})
-    check(not protocol.own_steps, "own_steps must be false: real images carry no steps", protocol.own_steps)
-    return protocol
+    return training_protocol(name=data.name, size=data.size, whole=True, **{"epochs": EPOCHS, **fields})
 
 
 def fill_pool(data: ImageData, folder: Path, num: int, protocol: Protocol, edges: Sequence[float], run: Run) -> Pool:

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 LEAST_SECONDS = 0.1  # what took less is drawn there: on a logarithmic axis nothing is free
 MARKERS = "osD^vP*X"
-COLORS = [f"C{number}" for number in range(10) if number != 7] + ["black"]  # 7 is gray, which the whole dataset has
+# Matplotlib's own, but for gray, which the whole dataset has.
+COLORS = [f"tab:{name}" for name in ("blue", "orange", "green", "red", "purple", "brown", "pink", "olive", "cyan")]
+COLORS += ["black"]
 
 Record = Mapping[str, Any]
 
@@ -56,7 +58,7 @@ def draw_bars(cells: Mapping[tuple[str, str], Record], bound: Record | None = No
         mine = {place: cells[group, name] for place, group in enumerate(groups) if (group, name) in cells}
         places = [place + (number - (len(series) - 1) / 2) * width for place in mine]
         means, spreads = ([100 * each[key] for each in mine.values()] for key in ("accuracy_mean", "accuracy_std"))
-        axes.bar(places, means, width, yerr=spreads, capsize=2, color=COLORS[number % len(COLORS)], label=name)
+        axes.bar(places, means, width, yerr=spreads, capsize=2, label=name)
     if bound:
         axes.axhline(100 * bound["accuracy_mean"], color="gray", linestyle="--", label="whole dataset")
     axes.set_xticks(range(len(groups)), groups)
@@ -78,7 +80,9 @@ def new_chart() -> tuple[Figure, Axes]:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 5), layout="constrained")
-    return figure, figure.subplots()
+    axes = figure.subplots()
+    axes.set_prop_cycle(color=COLORS)
+    return figure, axes
 
 
 def new_panels(
@@ -93,6 +97,7 @@ def new_panels(
     panels: list[Axes] = []
     for place in range(num):
         panels.append(figure.add_subplot(rows, columns, place + 1, sharey=panels[0] if sharey and panels else None))
+        panels[-1].set_prop_cycle(color=COLORS)
     return figure, panels
 
 
