@@ -1,12 +1,9 @@
-"""Ranking architectures: the order it finds, users' own networks, failures, and going on after a stop."""
+"""Ranking architectures: the order it finds, users' own networks, failures, and several at once."""
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import json
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 import torch
@@ -17,22 +14,10 @@ from condenset import builders, draws, ranking
 from condenset.engine import Place
 from condenset.ranking import search
 from condenset.recipes import Protocol
-from condenset.runs import Interrupted, Run, Silent
+from condenset.runs import Run
 from condenset.train import Trainer, TrainingSet
 from plain import tiny_data
-
-CPU = Place.best("cpu")
-GOOD, BAD = "convnet(width=8, depth=1)", "convnet(width=1, depth=3, norm='none', activation='sigmoid')"
-FAST = {"epochs": 2, "batch": 16, "augment": "none", "device": "cpu"}
-
-
-@pytest.fixture(scope="module")
-def parts() -> tuple[cs.ImageData, cs.ImageData]:
-    return cs.split_off(tiny_data([30] * 3), 0.4)
-
-
-def linear(channels: int, size: int, num_classes: int) -> nn.Module:
-    return nn.Sequential(nn.Flatten(), nn.Linear(channels * size**2, num_classes))
+from ranked import BAD, CPU, FAST, GOOD, linear, trainings
 
 
 class Odd(nn.Module):
@@ -192,74 +177,6 @@ def test_of_splits_the_test_images_are_not_looked_at(parts: tuple[cs.ImageData, 
     assert len({ranking.best.accuracy for ranking in (*rankings, own)}) == 1
 
 
-class StopAfter(Silent):
-    """Asks the run to stop when so many architectures are done."""
-
-    def __init__(self, run: Run, number: int) -> None:
-        self.run, self.number = run, number
-
-    def update(self, done: int, note: str = "") -> None:
-        self.run.stop_requested = int(done >= self.number)
-
-
-def test_after_a_stop_only_the_rest_is_trained(
-    parts: tuple[cs.ImageData, cs.ImageData], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    train, validation = parts
-    architectures, protocol = [GOOD, "convnet(depth=9)", linear, BAD], Protocol(nets=1, epochs=2, batch=16)
-    run = Run(place=CPU, folder=tmp_path, job="rank")
-    run.progress = StopAfter(run, 3)
-    with pytest.raises(Interrupted):
-        search(architectures, train, validation, protocol, run)
-    trained: list[str | nn.Module] = []
-    first = Trainer.__init__
-
-    def noted(self: Trainer, architecture: str | nn.Module, *args: object, **more: object) -> None:
-        trained.append(architecture)
-        first(self, architecture, *args, **more)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(Trainer, "__init__", noted)
-    again = search(architectures, train, validation, protocol, Run(place=CPU, folder=tmp_path, job="rank"))
-    assert trained == [BAD]
-    whole = search(architectures, train, validation, protocol, Run(place=CPU))
-    assert [(row.name, row.accuracy) for row in again.rows[:3]] == [(row.name, row.accuracy) for row in whole.rows[:3]]
-    trained.clear()
-    other = Protocol(nets=1, epochs=3, batch=16)
-    search(architectures[:1], train, validation, other, Run(place=CPU, folder=tmp_path, job="rank"))
-    assert trained == [GOOD]  # under other settings nothing is taken over
-
-
-def trainings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The numbers of the networks that are trained from now on."""
-    numbers: list[int] = []
-    first = Trainer.training
-
-    def noted(self: Trainer, seed: int, *tags: str | int, **more: object) -> Iterator[int]:
-        numbers.append(int(tags[-1]))
-        return first(self, seed, *tags, **more)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(Trainer, "training", noted)
-    return numbers
-
-
-def test_a_network_that_was_trained_before_a_stop_is_kept(
-    parts: tuple[cs.ImageData, cs.ImageData], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    protocol = Protocol(nets=3, epochs=2, batch=16)
-    run = Run(place=CPU, folder=tmp_path, job="rank")
-    run.progress = StopAfter(run, 2)
-    with pytest.raises(Interrupted):
-        search([GOOD], *parts, protocol, run)
-    numbers = trainings(monkeypatch)
-    found = [search([GOOD], *parts, protocol, Run(place=CPU, folder=folder, job="rank")) for folder in (tmp_path, None)]
-    assert numbers == [2, 0, 1, 2]
-    assert found[0].best.accuracy == found[1].best.accuracy
-    numbers.clear()
-    more = dataclasses.replace(protocol, nets=4)
-    search([GOOD], *parts, more, Run(place=CPU, folder=tmp_path, job="rank"))
-    assert numbers == [3]  # a network is what it is, however many there are
-
-
 def test_beside_one_that_diverges_the_others_are_trained_once(
     parts: tuple[cs.ImageData, cs.ImageData], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -276,94 +193,6 @@ def test_beside_one_that_diverges_the_others_are_trained_once(
     found = cs.rank([BAD, GOOD, "mlp(width=8)"], *parts, **{**FAST, "nets": 2})
     assert numbers == [0, 0, 0, 1, 1]
     assert [row.reason for row in found.rows] == ["", "", "it diverged"]
-
-
-def test_a_group_goes_on_where_it_stopped(
-    parts: tuple[cs.ImageData, cs.ImageData], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ranking, "_groups", lambda names, *_: iter([names]))
-    numbers = trainings(monkeypatch)
-    specs, options = [GOOD, BAD], {**FAST, "folder": tmp_path}
-    first = cs.rank(specs, *parts, **options)
-    found = cs.rank(specs, *parts, nets=2, **options)
-    assert numbers == [0, 0, 1, 1]
-    assert {row.name for row in found.rows} == {row.name for row in first.rows}
-    monkeypatch.setattr(ranking._Search, "_look", raises(cs.UserError("it diverged")))
-    gone = cs.rank(specs, *parts, nets=2, **FAST)
-    assert [row.reason for row in gone.rows] == ["it diverged"] * 2
-
-
-def test_what_fails_once_is_not_tried_again_but_for_one_s_own(
-    parts: tuple[cs.ImageData, cs.ImageData], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A user's code may have been mended meanwhile; what a folder says of other settings does not count."""
-    looks, numbers = ranking._Search._look, trainings(monkeypatch)
-    monkeypatch.setattr(ranking._Search, "_look", raises(cs.UserError("it diverged")))
-    options = {**FAST, "folder": tmp_path}
-    cs.rank([GOOD, linear], *parts, **options)
-    monkeypatch.setattr(ranking._Search, "_look", looks)
-    found = cs.rank([GOOD, linear], *parts, **options)
-    assert [(row.name, row.reason) for row in found.rows] == [("linear", ""), (GOOD, "it diverged")]
-    assert len(numbers) == 3
-    assert not cs.rank([GOOD], *parts, **{**options, "lr": 0.02}).rows[0].reason
-
-
-def raises(error: Exception) -> Callable[..., None]:
-    def fail(*_: object) -> None:
-        raise error
-
-    return fail
-
-
-@pytest.mark.parametrize("at_once", [1, 2])
-def test_what_cannot_be_written_is_not_the_architectures_fault(
-    at_once: int, parts: tuple[cs.ImageData, cs.ImageData], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ranking, "_groups", lambda names, *_: iter([names[:at_once], names[at_once:]]))
-    monkeypatch.setattr(Run, "event", lambda *_, **__: raises(cs.UserError("cannot write to it"))())
-    with pytest.raises(cs.UserError, match="cannot write to it"):
-        cs.rank([GOOD, BAD], *parts, folder=tmp_path, **FAST)
-    assert not (tmp_path / "ranking.json").exists()
-
-
-def test_events_that_say_nothing_are_passed_over(
-    parts: tuple[cs.ImageData, cs.ImageData], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = cs.rank([GOOD], *parts, folder=tmp_path, **FAST)
-    path = tmp_path / "events.jsonl"
-    true = json.loads(path.read_text().splitlines()[-1])
-    odd: list[dict[str, object]] = [{"net": each} for each in ("0", None, True, -1, 0.0, [])]
-    odd += [{"name": each} for each in (None, [], "other")] + [{"seconds": each} for each in ("1", None, [])]
-    odd += [{"accuracies": each} for each in (None, [], {}, {"": "1"}, {"": 7.5}, {"": 0.5, "x": 0.5})]
-    lines = [json.dumps({**true, **each}) for each in odd] + ["9" * 5000, "[", "3"]
-    path.write_text("\n".join([*lines, json.dumps(true), json.dumps(true)]) + "\n")
-    numbers = trainings(monkeypatch)
-    assert cs.rank([GOOD], *parts, folder=tmp_path, **FAST) == found
-    path.write_text("\n".join(lines) + "\n")
-    again = cs.rank([GOOD], *parts, folder=tmp_path, **FAST)
-    assert (numbers, again.best.accuracy) == ([0], found.best.accuracy)
-
-
-def test_whatever_decides_an_accuracy_is_in_the_settings(parts: tuple[cs.ImageData, cs.ImageData]) -> None:
-    train, validation = parts
-    small, protocol, run = cs.condense(train, "random", ipc=2, device="cpu"), Protocol(), Run(place=CPU)
-    soft = torch.nn.functional.one_hot(small.labels).float()
-    sets = [
-        small,
-        dataclasses.replace(small, images=small.images + 0.1),
-        dataclasses.replace(small, labels=small.labels.flip(0)),
-        dataclasses.replace(small, labels=soft),
-        dataclasses.replace(small, mean=(0.1,) * 3),
-        dataclasses.replace(small, std=(0.1,) * 3),
-        dataclasses.replace(small, provenance={**small.provenance, "can_flip": not small.can_flip}),
-        train,
-    ]
-    found = [ranking._digest(each, {"": validation}, protocol, run) for each in sets]
-    found.append(ranking._digest(small, {"": train}, protocol, run))
-    found.append(ranking._digest(small, {"": validation}, protocol, Run(place=CPU, seed=1)))
-    found.append(ranking._digest(small, {"": validation}, Protocol(lr=0.5), run))
-    assert len(set(found)) == len(found)
-    assert ranking._digest(small, {"": validation}, Protocol(network="mlp"), run) == found[0]  # it is the architectures
 
 
 def test_split_off_leaves_images_of_every_class_on_both_sides() -> None:
@@ -420,61 +249,9 @@ def test_groups_are_of_specs_and_on_a_gpu_alone() -> None:
     assert list(ranking._groups(names, named, CPU)) == [[name] for name in names]
 
 
-def test_a_folder_keeps_what_is_done(
-    parts: tuple[cs.ImageData, cs.ImageData], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = cs.rank([GOOD, linear], *parts, folder=tmp_path / "a", **FAST)
-    assert json.loads((tmp_path / "a/ranking.json").read_text()) == json.loads(found.to_json())
-    monkeypatch.setattr(Trainer, "train", None)
-    assert cs.rank([GOOD, linear], *parts, folder=tmp_path / "a", **FAST) == found
-
-
-def hidden(channels: int, size: int, num_classes: int, *, wide: bool = False) -> nn.Module:
-    width = 32 if wide else 1
-    return nn.Sequential(nn.Flatten(), nn.Linear(channels * size**2, width), nn.Linear(width, num_classes))
-
-
-class Thing:
-    """Of which two are printed alike, but for where they lie."""
-
-    def __call__(self, *shape: int) -> nn.Module:
-        return linear(*shape)
-
-    def build(self, *shape: int) -> nn.Module:
-        return linear(*shape)
-
-
-def test_a_folder_knows_architectures_by_names_that_do_not_go_with_their_order(
-    parts: tuple[cs.ImageData, cs.ImageData], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wide = functools.partial(hidden, wide=True)
-    first = cs.rank([hidden, wide, functools.partial(linear)], *parts, folder=tmp_path, **FAST)
-    assert {row.name for row in first.rows} == {"hidden", "hidden(wide=True)", "linear"}
-    assert len({row.accuracy for row in first.rows}) > 1
-    monkeypatch.setattr(Trainer, "train", None)
-    again = cs.rank([wide, linear, hidden], *parts, folder=tmp_path, **FAST)
-    assert {row.name: row for row in again.rows} == {row.name: row for row in first.rows}
-    twice = ([linear, linear], [linear, functools.partial(linear)])
-    nameless = (lambda *shape: linear(*shape), functools.partial(hidden, wide=Thing()), Thing(), Thing().build)
-    for same in (*twice, *([each] for each in nameless)):
-        with pytest.raises(
-            cs.UserError, match=r"(two .* 'linear'|has no name of its own), .* by their names: give a mapping"
-        ):
-            cs.rank(same, *parts, folder=tmp_path, **FAST)
-
-
 def test_arguments_are_told_without_where_they_lie() -> None:
     build = functools.partial(linear, 3, act=nn.ReLU, function=torch.relu, thing=object(), text="a")
     assert builders._name(build) == "linear(3, act=ReLU, function=relu, thing=<object object>, text='a')"
-
-
-def test_a_name_that_a_mapping_gives_to_another_spec_is_trained_anew(
-    parts: tuple[cs.ImageData, cs.ImageData], tmp_path: Path
-) -> None:
-    good, again = (cs.rank({"mine": GOOD}, *parts, folder=tmp_path, **FAST) for _ in range(2))
-    assert good == again
-    bad = cs.rank({"mine": BAD}, *parts, folder=tmp_path, **FAST)
-    assert bad.best.accuracy == cs.rank([BAD], *parts, **FAST).best.accuracy != good.best.accuracy
 
 
 def test_other_images_are_measured_but_decide_nothing(parts: tuple[cs.ImageData, cs.ImageData]) -> None:

@@ -10,13 +10,27 @@ import pytest
 from watched import Asked, Filled, Made, Scored, Search, pool_in, ranking_of
 
 import condenset as cs
-from condenset.experiments import nas, pooled
+from condenset.experiments import common, nas, pooled
 from condenset.experiments.common import Lab, Record
 from condenset.methods.pools import Pool
 from condenset.ranking import Ranking
 from condenset.recipes import Protocol, Recipe
 from condenset.runs import Run
-from condenset.types import CondensedSet, ImageData
+from condenset.types import CondensedSet, ImageData, Splits
+from plain import tiny_data
+
+
+@pytest.fixture
+def splits() -> Splits:
+    return Splits(train=tiny_data([24, 24, 24]), test=tiny_data([8, 8, 8]))
+
+
+@pytest.fixture
+def tiniest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scale `tiny`, made smaller yet."""
+    monkeypatch.setitem(common.RECIPES_AT, "tiny", common.RECIPES_AT["tiny"] | {"iterations": 2, "batch": 8})
+    monkeypatch.setitem(common.PROTOCOLS_AT, "tiny", common.PROTOCOLS_AT["tiny"] | {"epochs": 1})
+    monkeypatch.setitem(common.WHOLE_EPOCHS_AT, "tiny", 1)
 
 
 @pytest.fixture
