@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 from torch import nn
 
 import condenset as cs
@@ -140,28 +139,6 @@ def test_events_that_say_nothing_are_passed_over(
     path.write_text("\n".join(lines) + "\n")
     again = cs.rank([GOOD], *parts, folder=tmp_path, **FAST)
     assert (numbers, again.best.accuracy) == ([0], found.best.accuracy)
-
-
-def test_whatever_decides_an_accuracy_is_in_the_settings(parts: tuple[cs.ImageData, cs.ImageData]) -> None:
-    train, validation = parts
-    small, protocol, run = cs.condense(train, "random", ipc=2, device="cpu"), Protocol(), Run(place=CPU)
-    soft = torch.nn.functional.one_hot(small.labels).float()
-    sets = [
-        small,
-        dataclasses.replace(small, images=small.images + 0.1),
-        dataclasses.replace(small, labels=small.labels.flip(0)),
-        dataclasses.replace(small, labels=soft),
-        dataclasses.replace(small, mean=(0.1,) * 3),
-        dataclasses.replace(small, std=(0.1,) * 3),
-        dataclasses.replace(small, provenance={**small.provenance, "can_flip": not small.can_flip}),
-        train,
-    ]
-    found = [ranking._digest(each, {"": validation}, protocol, run) for each in sets]
-    found.append(ranking._digest(small, {"": train}, protocol, run))
-    found.append(ranking._digest(small, {"": validation}, protocol, Run(place=CPU, seed=1)))
-    found.append(ranking._digest(small, {"": validation}, Protocol(lr=0.5), run))
-    assert len(set(found)) == len(found)
-    assert ranking._digest(small, {"": validation}, Protocol(network="mlp"), run) == found[0]  # it is the architectures
 
 
 def test_a_folder_keeps_what_is_done(

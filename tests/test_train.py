@@ -15,7 +15,7 @@ import condenset as cs
 from condenset import augment, draws, evaluation, networks
 from condenset.engine import Place
 from condenset.engine.step import _compiled_network
-from condenset.evaluation import protocol_for, score
+from condenset.evaluation import digest_of, protocol_for, score
 from condenset.recipes import Protocol
 from condenset.runs import Run
 from condenset.train import Trainer, TrainingSet, side_by_side
@@ -187,9 +187,41 @@ def test_networks_scored_before_a_stop_are_not_trained_again(tmp_path, monkeypat
     trained.clear()
     score(data, data, protocol(nets=1), Run(place=CPU, folder=tmp_path, job="x", seed=1))
     score(tiny_data([6, 6], seed=5), data, protocol(nets=1), run)
-    assert trained == [0, 0]  # and so are those of another seed, and those trained on other images
+    score(data, tiny_data([6, 6], seed=5), protocol(nets=1), run)
+    assert trained == [0, 0, 0]  # and so are those of another seed, and those that other images trained or tested
     known = run.events("network")[:3]
     assert score(data, data, made, run).seconds >= sum(event["seconds"] for event in known)
+
+
+def test_whatever_decides_an_accuracy_is_in_its_digest() -> None:
+    data, test = tiny_data([4, 4]), tiny_data([4, 4], seed=1)
+    small = cs.condense(data, "random", ipc=2, device="cpu")
+    soft = torch.nn.functional.one_hot(small.labels).float()
+    sets = [
+        small,
+        dataclasses.replace(small, images=small.images + 0.1),
+        dataclasses.replace(small, labels=small.labels.flip(0)),
+        dataclasses.replace(small, labels=soft),
+        dataclasses.replace(small, step_sizes=torch.ones(3)),
+        dataclasses.replace(small, mean=(0.1,) * 3),
+        dataclasses.replace(small, std=(0.1,) * 3),
+        dataclasses.replace(small, provenance={**small.provenance, "can_flip": not small.can_flip}),
+        data,
+    ]
+    found = [digest_of(each, {"": test}, {}, 0, CPU) for each in sets]
+    found.append(digest_of(small, {"": data}, {}, 0, CPU))
+    found.append(digest_of(small, {"": test, "more": data}, {}, 0, CPU))
+    found.append(digest_of(small, {"": test}, {}, 1, CPU))
+    found.append(digest_of(small, {"": test}, {"lr": 0.5}, 0, CPU))
+    found.append(digest_of(small, {"": test}, {}, 0, dataclasses.replace(CPU, dtype=torch.bfloat16)))
+    assert len(set(found)) == len(found)
+
+
+def test_networks_that_diverged_are_told_of() -> None:
+    data = tiny_data([6, 6])
+    fields = {"network": "convnet(width=8, depth=2)", "epochs": 20, "device": "cpu"}
+    with pytest.warns(UserWarning, match="2 of 2 networks diverged"):
+        cs.evaluate(data, data, nets=2, lr=1e6, **fields)
 
 
 def test_a_whole_dataset_has_epochs_of_its_own() -> None:

@@ -184,7 +184,7 @@ class Memory:
             trainer = Trainer(fresh, train_set, protocol, self.place)
             with reported(run, "training a network", trainer.num_steps) as report:
                 trainer.train(run.seed, "evaluate", 0, report=report)
-            if not math.isfinite(trainer.weights.sum()):
+            if not trainer.is_finite():
                 raise UserError("the network is no longer numbers: a smaller lr may help")
             trained = trainer.result()
         return Classifier(trained, self.class_names, form.mean, form.std)

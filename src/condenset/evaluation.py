@@ -8,6 +8,7 @@ import hashlib
 import json
 import time
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -61,7 +62,8 @@ def score(small: CondensedSet | ImageData, test: ImageData, protocol: Protocol, 
     start, place, device = time.monotonic(), run.place, run.place.device
     if protocol.own_steps:  # which were learned in that precision
         place = dataclasses.replace(place, dtype=torch.float32)
-    way = _digest(small, protocol, run.seed, place)
+    fields = {key: value for key, value in dataclasses.asdict(protocol).items() if key != "nets"}
+    way = digest_of(small, {"": test}, fields, run.seed, place)
     tested = [event for event in run.networks(way=way) if is_share(event.get("accuracy"))]
     known = {event["net"]: event for event in tested if event["net"] < protocol.nets}
     train_set, test_set = TrainingSet.of(small, device), seen_as(small, test, device)
@@ -75,7 +77,7 @@ def score(small: CondensedSet | ImageData, test: ImageData, protocol: Protocol, 
     num = max(map(len, groups), default=0)
     trainers = [Trainer(protocol.network, train_set, made, place, compiling=not own) for _ in range(num)]
     steps = len(own["schedule"]) if own else protocol.length(len(train_set))[0]
-    total, done = protocol.nets * steps, len(known) * steps
+    total, done, diverged = protocol.nets * steps, len(known) * steps, 0
     with reported(run, text or "training networks", total, done) as report:
         for nets in groups:
             began, mine = time.monotonic(), trainers[: len(nets)]
@@ -89,10 +91,14 @@ def score(small: CondensedSet | ImageData, test: ImageData, protocol: Protocol, 
             right = [
                 trainer.accuracy(test_set, functools.partial(run.progress.update, done, "testing")) for trainer in mine
             ]
+            diverged += sum(not trainer.is_finite() for trainer in mine)
             seconds = round((time.monotonic() - began) / len(nets), 3)
             for net, accuracy in zip(nets, right, strict=True):
                 run.event("network", net=net, accuracy=accuracy, seconds=seconds, way=way)
                 found[net] = accuracy
+    if diverged:
+        which = f"{diverged} of {len(left)} networks diverged"
+        warnings.warn(f"{which}, and their accuracy tells nothing of the set: a smaller lr may help", stacklevel=2)
     accuracies = [found[net] for net in range(protocol.nets)]
     return Scores(
         accuracies=tuple(accuracies),
@@ -114,12 +120,27 @@ def _own_steps(small: CondensedSet | ImageData) -> dict[str, Any]:
     return {"schedule": dealt(small.labels, steps, len(sizes) // steps), "step_sizes": sizes.tolist()}
 
 
-def _digest(small: CondensedSet | ImageData, protocol: Protocol, seed: int, place: Place) -> str:
-    """What decides a network's score beside its number: a network tested otherwise is trained again."""
-    fields = {key: value for key, value in dataclasses.asdict(protocol).items() if key != "nets"}
-    source = small.fingerprint if isinstance(small, ImageData) else small.provenance.get("fingerprint")
-    text = json.dumps([fields, seed, place.precision, len(small), source], sort_keys=True, default=str)
-    return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
+def digest_of(
+    small: CondensedSet | ImageData, looks: Mapping[str, ImageData], fields: Mapping[str, Any], seed: int, place: Place
+) -> str:
+    """A hash of all that decides a network's accuracies beside its number: what another set, other images to look at
+    by name, other fields of the protocol, seed or precision have come to is not taken over."""
+    if isinstance(small, ImageData):
+        content = small.fingerprint
+    else:
+        digest = hashlib.sha256()
+        for tensor in (small.images, small.labels, small.step_sizes):
+            if tensor is not None:
+                digest.update(tensor.cpu().contiguous().numpy().data)
+        content = digest.hexdigest()
+    about = {
+        **fields,
+        "seed": seed,
+        "precision": place.precision,
+        "set": [content, small.mean, small.std, small.can_flip],
+        "looks": {name: images.fingerprint for name, images in looks.items()},
+    }
+    return hashlib.blake2b(json.dumps(about, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
 def seen_as(small: CondensedSet | ImageData, test: ImageData, device: torch.device) -> TrainingSet:

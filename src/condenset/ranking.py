@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
 import itertools
 import json
 import math
@@ -24,7 +23,7 @@ from condenset.data.validation import split_off
 from condenset.engine import Place
 from condenset.engine.memory import parts
 from condenset.errors import UserError, check, check_kind
-from condenset.evaluation import check_match, seen_as
+from condenset.evaluation import check_match, digest_of, seen_as
 from condenset.files import write_file
 from condenset.presets import training_protocol
 from condenset.progress import Shown
@@ -168,7 +167,9 @@ class _Search:
         run: Run,
     ) -> None:
         self.named, self.protocol, self.run = named, protocol, run
-        self.settings = _digest(small, looks, protocol, run)
+        fields = dataclasses.asdict(protocol)
+        del fields["network"], fields["nets"]  # architectures are told apart by name
+        self.settings = digest_of(small, looks, fields, run.seed, run.place)
         self.train_set = TrainingSet.of(small, run.place.device)
         self.seen = {name: seen_as(small, images, run.place.device) for name, images in looks.items()}
         self.found: dict[str, dict[int, dict[str, float]]] = {name: {} for name in named}  # by number of network
@@ -278,7 +279,7 @@ class _Search:
 
     def _look(self, trainer: Trainer) -> dict[str, float]:
         """What a network has learned, by the images looked at."""
-        if not bool(trainer.weights.isfinite().all()):
+        if not trainer.is_finite():
             raise UserError("it diverged: its weights are no longer numbers")
         return {key: trainer.accuracy(images) for key, images in self.seen.items()}
 
@@ -309,23 +310,3 @@ class _Search:
                 raise Interrupted
 
         return report
-
-
-def _digest(small: CondensedSet | ImageData, looks: Mapping[str, ImageData], protocol: Protocol, run: Run) -> str:
-    """A hash of all that decides a network's accuracy beside its architecture and number: of other settings, none
-    is taken over."""
-    if isinstance(small, ImageData):
-        set_print = small.fingerprint
-    else:
-        digest = hashlib.sha256()
-        for tensor in (small.images, small.labels):
-            digest.update(tensor.cpu().contiguous().numpy().data)
-        set_print = digest.hexdigest()
-    about = {
-        **{key: value for key, value in dataclasses.asdict(protocol).items() if key not in ("network", "nets")},
-        "seed": run.seed,
-        "precision": run.place.precision,
-        "set": [set_print, small.mean, small.std, small.can_flip],
-        "looks": {name: images.fingerprint for name, images in looks.items()},
-    }
-    return hashlib.blake2b(json.dumps(about, sort_keys=True).encode(), digest_size=8).hexdigest()

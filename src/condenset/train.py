@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import math
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -136,6 +137,10 @@ class Trainer:
     def buffers(self) -> dict[str, Tensor]:
         """Batch norm's running statistics and the like, as they are now."""
         return self._own_buffers if self.is_ours else dict(self.network.named_buffers())
+
+    def is_finite(self) -> bool:
+        """Whether the network is numbers still; one that diverged classes all images alike."""
+        return math.isfinite(self.weights.sum())  # a sum needs no memory, and keeps NaN
 
     @property
     def num_steps(self) -> int:

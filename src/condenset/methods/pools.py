@@ -210,7 +210,7 @@ class Watch:
 
     def look(self, *, always: bool = False) -> None:
         """Keep the network as it stands if it is the first in its group, or always."""
-        if not torch.isfinite(self.trainer.weights.sum()):
+        if not self.trainer.is_finite():
             raise UserError(f"the network is no longer numbers after step {self.step}: a smaller lr may help")
         accuracy = self.trainer.accuracy(self.held)
         mine = next((name for name in self.groups if in_group(accuracy, name)), None)

@@ -86,7 +86,7 @@ def _train(data: ImageData, protocol: Protocol, run: Run) -> tuple[dict[str, Ten
     trainer = Trainer(protocol.network, TrainingSet.of(data, device), protocol, run.place, forgetting=seen)
 
     def after_pass(number: int) -> None:
-        if not torch.isfinite(trainer.weights.sum()):
+        if not trainer.is_finite():
             raise UserError(f"the network is no longer numbers after pass {number}: a smaller network_lr may help")
 
     with reported(run, "training a network on the whole set", trainer.num_steps) as report:
