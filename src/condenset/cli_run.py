@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -56,69 +57,53 @@ if TYPE_CHECKING:
     from condenset.types import Splits
 
 
-def run_command(
-    dataset: Dataset = None,
-    method: Methods = None,
-    ipc: Ipcs = None,
-    network: Network = None,
-    iterations: Iterations = None,
-    lr: Lr = None,
-    init: Init = None,
-    augment: Augment = None,
-    settings: Settings = None,
-    allow_fewer: AllowFewer = None,
-    whole: Whole = None,
-    nets: Nets = None,
-    epochs: Epochs = None,
-    whole_epochs: WholeEpochs = None,
-    seed: Seed = None,
-    device: Device = None,
-    precision: Precision = None,
-    memory: Memory = None,
-    size: Size = None,
-    out: Out = None,
-    config: Config = None,
-    data_dir: DataDir = None,
-    overwrite: Overwrite = False,
-    as_json: AsJson = False,
-) -> None:
-    """Condense a dataset, score the sets and draw them: Random, DM and the whole dataset side by side."""
-    fields = given(network=network, iterations=iterations, lr=lr, init=init, augment=augment, allow_fewer=allow_fewer)
-    protocol = given(network=network, nets=nets, epochs=epochs, augment=augment)
-    names = method or ([] if config else ["random", "dm"])
-    wishes = _wishes(names, ipc, fields, settings, protocol=protocol, whole=whole, whole_epochs=whole_epochs)
-    place = given(seed=seed, device=device, precision=precision, memory=in_bytes_or_none(memory), size=size)
-    _begin(wishes, dataset, config, place, data_dir, out, overwrite, as_json)
+def _run_of(methods: list[str], doc: str) -> Callable[..., None]:
+    """The command that condenses and scores, by these methods unless others are named."""
+
+    def command(
+        dataset: Dataset = None,
+        method: Methods = None,
+        ipc: Ipcs = None,
+        network: Network = None,
+        iterations: Iterations = None,
+        lr: Lr = None,
+        init: Init = None,
+        augment: Augment = None,
+        settings: Settings = None,
+        allow_fewer: AllowFewer = None,
+        whole: Whole = None,
+        nets: Nets = None,
+        epochs: Epochs = None,
+        whole_epochs: WholeEpochs = None,
+        seed: Seed = None,
+        device: Device = None,
+        precision: Precision = None,
+        memory: Memory = None,
+        size: Size = None,
+        out: Out = None,
+        config: Config = None,
+        data_dir: DataDir = None,
+        overwrite: Overwrite = False,
+        as_json: AsJson = False,
+    ) -> None:
+        both = given(network=network, augment=augment)
+        fields = both | given(iterations=iterations, lr=lr, init=init, allow_fewer=allow_fewer)
+        protocol = both | given(nets=nets, epochs=epochs)
+        names = method or ([] if config else methods)
+        wishes = _wishes(names, ipc, fields, settings, protocol=protocol, whole=whole, whole_epochs=whole_epochs)
+        place = given(seed=seed, device=device, precision=precision, memory=in_bytes_or_none(memory), size=size)
+        _begin(wishes, dataset, config, place, data_dir, out, overwrite, as_json)
+
+    command.__doc__ = doc
+    return command
 
 
-def compare_command(
-    dataset: Dataset = None,
-    methods: Methods = None,
-    ipc: Ipcs = None,
-    network: Network = None,
-    settings: Settings = None,
-    allow_fewer: AllowFewer = None,
-    whole: Whole = None,
-    nets: Nets = None,
-    epochs: Epochs = None,
-    whole_epochs: WholeEpochs = None,
-    seed: Seed = None,
-    device: Device = None,
-    precision: Precision = None,
-    memory: Memory = None,
-    size: Size = None,
-    out: Out = None,
-    data_dir: DataDir = None,
-    overwrite: Overwrite = False,
-    as_json: AsJson = False,
-) -> None:
-    """Condense by every method, score all sets alike, and draw accuracy against the seconds it took."""
-    fields = given(network=network, allow_fewer=allow_fewer)
-    protocol = given(network=network, nets=nets, epochs=epochs)
-    names = methods or ["all"]
-    wishes = _wishes(names, ipc, fields, settings, protocol=protocol, whole=whole, whole_epochs=whole_epochs)
-    place = given(seed=seed, device=device, precision=precision, memory=in_bytes_or_none(memory), size=size)
-    _begin(wishes, dataset, None, place, data_dir, out, overwrite, as_json)
+run_command = _run_of(
+    ["random", "dm"], "Condense a dataset, score the sets and draw them: Random, DM and the whole dataset side by side."
+)
+compare_command = _run_of(
+    ["all"], "Condense by every method, score all sets alike, and draw accuracy against the seconds it took."
+)
 
 
 def condense_command(

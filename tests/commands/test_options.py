@@ -47,16 +47,15 @@ def test_every_option_is_taken(command: str, condenset: Condenset, monkeypatch: 
     ]
     options += [*PLACE, *FOLDERS]
     options += SCORED if command != "condense" else ()
-    options += LEARNED if command != "compare" else ()
+    options += LEARNED
     assert condenset(command, "digits", *options).code == 0
     wishes, dataset, config, place, data_dir, out, overwrite, as_json = taken
     assert isinstance(wishes, Wishes)
-    learned = {"iterations": 8, "lr": 0.5, "init": "noise", "augment": "crop"} if command != "compare" else {}
+    learned = {"iterations": 8, "lr": 0.5, "init": "noise", "augment": "crop"}
     assert wishes.recipe == {"network": "mlp", "allow_fewer": True, "momentum": 0.25, **learned}
     assert (wishes.methods, wishes.ipcs, wishes.evaluate) == (("dm",), (3, 4, 5), command != "condense")
     if command != "condense":
-        augment = {"augment": "crop"} if command == "run" else {}
-        assert wishes.protocol == {"network": "mlp", "nets": 4, "epochs": 5, **augment}
+        assert wishes.protocol == {"network": "mlp", "augment": "crop", "nets": 4, "epochs": 5}
         assert wishes.whole_epochs == 7
     assert place == {"seed": 6, "device": "cpu", "precision": "bfloat16", "memory": 1024, "size": 9}
     assert (dataset, config, data_dir, out) == ("digits", None, Path("d"), Path("o"))
