@@ -95,29 +95,21 @@ def paper_command(
     folder_of_data = str(data_dir.absolute()) if data_dir else None
     chosen = anchored(dataset, folder_of_data) if dataset else "digits" if scale == "tiny" else experiment.dataset
     place = Place.best(device, precision)
-    asked = given(
-        methods=method_names(methods, experiment.only or RECIPES) if methods else None,
-        ipc=ipc_numbers(ipc) or None,
-        set=tuple(map(_anchored_pool, changes)) if changes else None,
-        nets=nets,
-        epochs=epochs,
-        whole_epochs=whole_epochs,
-        sets=sets,
-    )
-    # What cannot be is refused before the data are read.
-    _check_pools(Settings(experiment=name, dataset=chosen, scale=scale, **asked).wishes, out)
-    splits = load(chosen, folder_of_data, size)
     settings = Settings(
         experiment=name,
         dataset=chosen,
         scale=scale,
         device=str(place.device),
         precision=place.precision,
-        data_dir=folder_of_data,
-        fingerprint=splits.train.fingerprint,
-        **given(seed=seed, memory=in_bytes_or_none(memory), size=size),
-        **asked,
+        **given(seed=seed, memory=in_bytes_or_none(memory), size=size, data_dir=folder_of_data),
+        **given(nets=nets, epochs=epochs, whole_epochs=whole_epochs, sets=sets),
+        methods=method_names(methods, experiment.only or RECIPES) if methods else (),
+        ipc=ipc_numbers(ipc),
+        set=tuple(map(_anchored_pool, changes or ())),
     )
+    _check_pools(settings.wishes, out)  # what cannot be is refused before the data are read
+    splits = load(chosen, folder_of_data, size)
+    settings = dataclasses.replace(settings, fingerprint=splits.train.fingerprint)
     _perform_anew(settings, splits, out, overwrite, as_json)
 
 

@@ -63,6 +63,7 @@ FEW = ("--nets", 1, "--epochs", 1)
         (("run", "toy.npz", "--ipc", 1, "--memory", "lots"), ["such as 4GiB, 4GB, 512M", "'lots'"]),
         (("condense", "toy.npz", "--ipc", 1, "--memory", "0"), ["such as 4GiB", "0"]),
         (("resume", "nowhere", "--memory", "-1G"), ["such as 4GiB", "'-1G'"]),
+        (("paper", "sota", "--dataset", "nowhere", "--memory", "lots"), ["such as 4GiB", "'lots'"]),
         (
             ("run", "toy.npz", "--ipc", 1, "--network", "convnet(norm='batch', depth=1)", "--memory", "64K"),
             ["batch norm needs all 3 classes in one pass", "but got memory of 64 KiB"],
