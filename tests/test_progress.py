@@ -72,6 +72,23 @@ def test_a_log_gets_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch, capsys:
     assert len(lines) == 3
 
 
+def test_a_log_of_many_short_parts_is_not_silent(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    shown = progress.Shown()
+    for part in range(1, 11):
+        shown.part = f"{part}/10"
+        shown.start("testing", 10)
+        for done in range(1, 11):
+            now += 1.0
+            shown.update(done)
+        shown.stop()
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split()[0] for line in lines] == ["3/10", "6/10", "9/10"]
+
+
 @pytest.mark.parametrize("asked_in", ["training", "testing"])
 def test_a_stop_does_not_wait_for_the_end_of_a_pass_but_loses_no_trained_network(asked_in: str, tmp_path: Path) -> None:
     data = tiny_data([20, 20])

@@ -35,10 +35,10 @@ class Shown(Silent):
         self.terminal = sys.stderr is not None and sys.stderr.isatty()
         self.bar: Progress | None = None
         self.task: TaskID | None = None
+        self.spoken = time.monotonic()  # when the last line was, of whatever it told
 
     def start(self, text: str, total: int, done: int = 0) -> None:
         self.text, self.total, self.told = f"{self.part} {text}".strip(), total, False
-        self.spoken = time.monotonic()
         self.first: tuple[int, float] | None = None  # steps and time when the first were done
         if self.terminal:
             from rich.console import Console
