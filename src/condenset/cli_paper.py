@@ -80,7 +80,6 @@ def paper_command(
     from condenset.engine import Place
     from condenset.errors import check_choice
     from condenset.experiments.settings import Settings
-    from condenset.recipes import RECIPES
 
     if name is None:
         rows = [(key, each.title, "" if each.perform else "not yet") for key, each in experiments.EXPERIMENTS.items()]
@@ -103,7 +102,7 @@ def paper_command(
         precision=place.precision,
         **given(seed=seed, memory=in_bytes_or_none(memory), size=size, data_dir=folder_of_data),
         **given(nets=nets, epochs=epochs, whole_epochs=whole_epochs, sets=sets),
-        methods=method_names(methods, experiment.only or RECIPES) if methods else (),
+        methods=method_names(methods, experiment.names) if methods else (),
         ipc=ipc_numbers(ipc),
         set=tuple(map(_anchored_pool, changes or ())),
     )

@@ -91,6 +91,7 @@ class Wishes:
     """What the user asked for, before presets: the fields given and nothing else; what can be refused at once, is."""
 
     methods: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()  # what an experiment compares with them that makes no set
     ipcs: tuple[int, ...] = ()
     recipe: dict[str, Any] = field(default_factory=dict)  # of every method that has such a field
     by_method: dict[str, dict[str, Any]] = field(default_factory=dict)  # of one method, and there they win

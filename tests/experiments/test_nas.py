@@ -10,6 +10,7 @@ import pytest
 
 from condenset.data.validation import split_off
 from condenset.engine import Place
+from condenset.errors import UserError
 from condenset.experiments import find, nas, wishes_for
 from condenset.experiments.common import Lab, Outcome
 from condenset.networks import search_space
@@ -58,7 +59,7 @@ def test_panels_say_what_their_number_is() -> None:
     correlations = {"dm": 0.5, nas.EARLY: None}
     figure = nas._draw([{"method": m, "correlation": c, "points": points} for m, c in correlations.items()])
     titles = [axes.get_title() for axes in figure.axes]
-    assert titles == ["dm\nrank correlation: 0.50", "early stopping\nrank correlation: none"]
+    assert titles == ["dm\nrank correlation: 0.50", "early-stopping\nrank correlation: none"]
 
 
 def lab(folder: Path, scale: str, size: int = 8, **wished: Any) -> Lab:
@@ -94,7 +95,7 @@ def test_the_papers_protocol(tmp_path: Path) -> None:
 
 def test_table_5s_rows_and_columns(tmp_path: Path) -> None:
     outcome = nas.search_architectures(lab(tmp_path, "tiny"))
-    assert outcome.table.columns == ("", "random", "dsa", "dm", "early stopping", "whole dataset")
+    assert outcome.table.columns == ("", "random", "dsa", "dm", "early-stopping", "whole dataset")
     assert [cells[0] for cells in outcome.table.rows] == [
         "performance, %",
         "correlation",
@@ -113,7 +114,7 @@ def test_table_5s_rows_and_columns(tmp_path: Path) -> None:
 
 
 def test_validation_images_are_trained_on_by_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tiny, searched = lab(tmp_path, "tiny", methods=("random", "dm")), {}
+    tiny, searched = lab(tmp_path, "tiny", methods=("random", "dm", "early-stopping")), {}
     real = nas._searched
 
     def look(lab: Lab, name: str, space: Any, small: Any, validation: ImageData, protocol: Protocol) -> nas.Record:
@@ -130,6 +131,15 @@ def test_validation_images_are_trained_on_by_nobody(tmp_path: Path, monkeypatch:
         assert searched[f"{method}-search"][0].provenance["fingerprint"] == train.fingerprint
     proxy, early = (searched[name][2] for name in ("dm-search", "early-stopping-search"))
     assert early == dataclasses.replace(proxy, steps=proxy.length(6)[0])  # as many steps as on the proxy's six images
+
+
+def test_early_stopping_is_left_out_unless_named(tmp_path: Path) -> None:
+    outcome = nas.search_architectures(lab(tmp_path, "tiny", methods=("random",)))
+    assert outcome.table.columns == ("", "random", "whole dataset")
+    with pytest.raises(UserError, match="needs a method that makes sets"):
+        lab(tmp_path, "tiny", methods=(nas.EARLY,))
+    with pytest.raises(UserError, match="a method of this experiment"):
+        wishes_for(find("sota"), methods=(nas.EARLY,))
 
 
 class StopIn(Silent):

@@ -11,7 +11,7 @@ from condenset.experiments.common import SCALES, Experiment, Lab, Outcome
 from condenset.experiments.continual import class_incremental
 from condenset.experiments.cost import cost
 from condenset.experiments.distribution import distribution
-from condenset.experiments.nas import search_architectures
+from condenset.experiments.nas import EARLY, search_architectures
 from condenset.experiments.pooled import networks
 from condenset.experiments.tables import COMPARED, architectures, batchnorm, sizes, sota
 from condenset.files import write_file
@@ -80,6 +80,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         title="search among 720 ConvNets by proxy sets (Table 5, scatter plot)",
         perform=search_architectures,
         methods=("random", "dsa", "dm"),
+        beside=(EARLY,),
         whole=True,
     ),
     "distribution": Experiment(
@@ -104,10 +105,12 @@ def find(name: str) -> Experiment:
 
 def wishes_for(experiment: Experiment, **fields: Any) -> Wishes:
     """What is asked of an experiment, refused where it cannot be: its own methods unless others are given."""
-    methods = tuple(dict.fromkeys(fields.pop("methods", ()))) or experiment.methods
-    for method in methods:
-        check_choice("a method of this experiment", method, experiment.only or RECIPES)
-    wishes = Wishes(methods=methods, **fields)
+    names = tuple(dict.fromkeys(fields.pop("methods", ()))) or (*experiment.methods, *experiment.beside)
+    for name in names:
+        check_choice("a method of this experiment", name, experiment.names)
+    methods, beside = (tuple(n for n in names if (n in experiment.beside) == other) for other in (False, True))
+    check(bool(methods), "this experiment needs a method that makes sets", names)
+    wishes = Wishes(methods=methods, beside=beside, **fields)
     check(experiment.sizes or len(wishes.ipcs) <= 1, "this experiment takes one number of images a class", wishes.ipcs)
     chosen = [*wishes.recipe, *(key for each in wishes.by_method.values() for key in each)]
     useless = [f"--set {key}" for key in chosen if key in experiment.fixed]

@@ -88,12 +88,18 @@ class Experiment:
     perform: Callable[[Lab], Outcome] | None  # None: not there yet
     methods: tuple[str, ...] = ()  # that it compares, unless told otherwise
     only: tuple[str, ...] = ()  # that it can compare; none: any
+    beside: tuple[str, ...] = ()  # what else it compares, named like a method but making no set
     fixed: tuple[str, ...] = ()  # fields of their recipes that are the experiment's own to choose
     scored: bool = True  # networks are trained on the sets
     whole: bool = False  # and on the whole dataset
     repeated: bool = False  # with several sets, each of a seed of its own
     sizes: bool = False  # with sets of several sizes
     dataset: str = "cifar10"  # what the paper ran it on
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All that it can compare."""
+        return (*(self.only or RECIPES), *self.beside)
 
 
 @dataclass(kw_only=True)

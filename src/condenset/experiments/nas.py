@@ -20,7 +20,7 @@ from condenset.types import CondensedSet, ImageData
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-EARLY, WHOLE = "early stopping", "whole dataset"
+EARLY, WHOLE = "early-stopping", "whole dataset"
 VALIDATION = 0.1  # of the training images
 TOP = 0.05  # of the space: what is trained on the whole set
 BATCH = 250
@@ -40,15 +40,16 @@ def search_architectures(lab: Lab) -> Outcome:
     protocol = _proxy_protocol(lab)
     (ipc,) = lab.ipcs(tiny=(2,), small=(50,), paper=(50,))
     lab.check_enough(ipc, train)
-    lab.num_parts = 2 * len(lab.methods) + 2
+    lab.num_parts = 2 * len(lab.methods) + len(lab.wishes.beside) + 1
     storage, found, condensing = dict[str, int](), dict[str, Record](), dict[str, float]()
     for method in lab.methods:
         small = lab.condensed(method, method, lab.recipe(method, ipc, train), train)
         storage[method], condensing[method] = len(small), small.provenance["seconds"]
         found[method] = _searched(lab, f"{method}-search", space, small, validation, protocol)
-    # As many steps as on a proxy set, of the same batches, under the same schedule: only on other images.
-    early = dataclasses.replace(protocol, steps=protocol.length(storage[lab.methods[0]])[0])
-    found[EARLY] = _searched(lab, "early-stopping-search", space, train, validation, early)
+    if EARLY in lab.wishes.beside:
+        # As many steps as on a proxy set, of the same batches, under the same schedule: only on other images.
+        early = dataclasses.replace(protocol, steps=protocol.length(storage[lab.methods[0]])[0])
+        found[EARLY] = _searched(lab, f"{EARLY}-search", space, train, validation, early)
     least = lab.at(tiny=3, small=10, paper=1)
     tops = {name: _top(record, least) for name, record in found.items()}
     chosen = {row["name"] for top in tops.values() for row in top}
@@ -59,7 +60,8 @@ def search_architectures(lab: Lab) -> Outcome:
         | {"images": storage.get(name, len(train)), "condense_seconds": condensing.get(name, 0.0)}
         for name in found
     ]
-    records.append(_reference(whole, found[EARLY]) | {"images": len(train), "condense_seconds": 0.0})
+    *_, last = found.values()
+    records.append(_reference(whole, last) | {"images": len(train), "condense_seconds": 0.0})
     return Outcome(records=records, table=_table(records), draw=lambda: _draw(records[:-1]), ipcs=(ipc,))
 
 
@@ -135,23 +137,23 @@ def _compared(name: str, top: Sequence[Record], found: Record, whole: Record) ->
     }
 
 
-def _reference(whole: Record, early: Record) -> Record:
+def _reference(whole: Record, search: Record) -> Record:
     """The same of training on the whole set itself, among those that any proxy put at its top.
 
     To train the whole space so would take longer than all else together; how long is told from the part that was, and
-    from how much longer than that part the whole space took in the early-stopping search, on the same images.
+    from how much longer than that part the whole space took in a search, whose steps are of as many images.
     """
     best, there = whole["rows"][0], {row["name"] for row in whole["rows"]}
-    part = sum(row["seconds"] for row in early["rows"] if row["name"] in there)
+    part = sum(row["seconds"] for row in search["rows"] if row["name"] in there)
     return {
         "method": WHOLE,
         "best": None if best["reason"] else best["name"],
         "accuracy": best["also"].get("test"),
         "correlation": 1.0,
-        "seconds": whole["seconds"] * early["seconds"] / part if part else whole["seconds"],
+        "seconds": whole["seconds"] * search["seconds"] / part if part else whole["seconds"],
         **made_on(whole),
         "architectures": len(whole["rows"]),
-        "estimated": len(whole["rows"]) < len(early["rows"]),
+        "estimated": len(whole["rows"]) < len(search["rows"]),
         "points": [],
     }
 
