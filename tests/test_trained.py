@@ -237,12 +237,15 @@ def test_stopped_while_training_and_while_choosing(
 ) -> None:
     data, recipe = tiny_data([6, 6, 6]), tiny_recipe(method)
     expected = METHODS[method](data, recipe, Run(seed=1, place=CPU)).images
-    for number, left in ((5, 0), (12, 1)):  # in the second of four passes of three steps; after one of three classes
+    # In the second of four passes of three steps; after one of three classes.
+    for number, left, told in ((5, 0, [1, 2, 3, 4, 5]), (7, 1, [6, 7, 8, 9, 10, 11, 1])):
         run = Run(seed=1, place=CPU, folder=tmp_path)
-        run.progress = StopAt(run, number)
+        run.progress = progress = StopAt(run, number)
         with pytest.raises(Interrupted):
             METHODS[method](data, recipe, run)
         assert not run.listening
+        assert progress.seen == told
+        assert (tmp_path / "checkpoint").exists() == (left == 0)
         assert len(list((tmp_path / "networks").glob("*"))) == left
     run = Run(seed=1, place=CPU, folder=tmp_path)
     run.progress = progress = StopAt(run, 99)

@@ -144,8 +144,8 @@ class Run:
         with writable(path):
             replace(small, provenance={**small.provenance, "step": step}).save(path, overwrite=True)
 
-    def restore(self, state: Mapping[str, Tensor]) -> int:
-        """Fill the state from the job's checkpoint, if there is one, and give the step it stood at."""
+    def restore(self, state: Mapping[str, Tensor], most: int) -> int:
+        """Fill the state from the job's checkpoint, if there is one, and give the step it stood at, of so many."""
         path = self.checkpoint_path
         if path is None or not path.exists():
             return 0
@@ -166,6 +166,8 @@ class Run:
         shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
         if {name: tuple(tensor.shape) for name, tensor in tensors.items()} != shapes:
             raise UserError(f"{path} holds other tensors than this job; delete it to start this job again")
+        if not 0 <= step <= most:
+            raise UserError(f"{path} must stand at one of {most} iterations, but got {step}")
         for name, tensor in state.items():
             tensor.copy_(tensors[name])
         self.seconds_before = seconds
@@ -199,9 +201,7 @@ def iterate(
     """
     assert made or not run.snapshots, "this method keeps no snapshots"
     clock = time.monotonic()
-    first = run.restore(state)
-    if not 0 <= first <= iterations:
-        raise UserError(f"{run.checkpoint_path} must stand at one of {iterations} iterations, but got {first}")
+    first = run.restore(state, iterations)
     step = prepare()
     if first:
         clock = time.monotonic()  # to make the step ready has been counted: the seconds are those of a run undisturbed

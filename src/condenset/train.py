@@ -6,7 +6,7 @@ import contextlib
 import copy
 import math
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -65,9 +65,9 @@ class Forgetting:
         self.learned_N = torch.zeros(num, dtype=torch.bool, device=device)  # right at least once
 
     @property
-    def state(self) -> tuple[Tensor, ...]:
+    def state(self) -> dict[str, Tensor]:
         """All that `see` changes."""
-        return self.events_N, self.right_N, self.learned_N
+        return {"events": self.events_N, "right": self.right_N, "learned": self.learned_N}
 
     @property
     def counts_N(self) -> Tensor:
@@ -75,7 +75,7 @@ class Forgetting:
         return torch.where(self.learned_N, self.events_N, self.events_N.max() + 1)
 
     def reset(self) -> None:
-        for tensor in self.state:
+        for tensor in self.state.values():
             tensor.zero_()
 
     def see(self, index: Tensor, right: Tensor) -> None:
@@ -148,6 +148,14 @@ class Trainer:
         return self.protocol.length(len(self.data))[0]
 
     @property
+    def state(self) -> dict[str, Tensor]:
+        """All that changes from one step to the next: a training goes on from it to the same network."""
+        names = ("weights", "velocity", "lr", "clock", "order", "position")
+        buffers = {f"buffers.{name}": buffer for name, buffer in self.buffers.items()}
+        seen = self.forgetting.state if self.forgetting else {}
+        return {name: getattr(self, name) for name in names} | buffers | seen
+
+    @property
     def _sizes(self) -> list[int]:
         """Images in each step of a pass."""
         num, batch = len(self.data), self.protocol.batch
@@ -160,26 +168,34 @@ class Trainer:
         report: Callable[[int], None] = lambda _: None,
         after_pass: Callable[[int], None] = lambda _: None,
         after_step: Callable[[], None] = lambda: None,
+        restore: Callable[[Mapping[str, Tensor]], int] = lambda _: 0,
     ) -> None:
-        """Draw a fresh network and train it.
+        """Draw a fresh network and train it, or go on where restore(state), which may fill the state, says.
 
         after_step() is called as a step ends, after_pass(n) as pass n, from 1; report(n), when n steps are done but
         not all, so often that a person who watches or wants to stop need not wait long.
         """
         a_pass = len(self._sizes)
-        for done in self.training(seed, *tags, after_step=after_step):
+        for done in self.training(seed, *tags, after_step=after_step, restore=restore):
             if done < self.num_steps:  # then there is nothing left to stop, and much to lose
                 report(done)
             if done % a_pass == 0 or done == self.num_steps:
                 after_pass(-(-done // a_pass))
 
-    def training(self, seed: int, *tags: str | int, after_step: Callable[[], None] = lambda: None) -> Iterator[int]:
+    def training(
+        self,
+        seed: int,
+        *tags: str | int,
+        after_step: Callable[[], None] = lambda: None,
+        restore: Callable[[Mapping[str, Tensor]], int] = lambda _: 0,
+    ) -> Iterator[int]:
         """The same, with a rest after each pass and, in a long one, on the way: the steps done by then."""
         self._draw(seed, *tags)
+        first = restore(self.state)
         sizes, order_key = self._sizes, draws.make_key(seed, *tags, "order", device=self.place.device)
         num_steps, drop_after = self.protocol.length(len(self.data))
         rest_after = REST_AFTER if self.place.device.type == "cuda" else 1
-        for done in range(1, num_steps + 1):
+        for done in range(first + 1, num_steps + 1):
             number, place = divmod(done - 1, len(sizes))
             if place == 0:
                 self._begin_pass(order_key, number + 1)
@@ -276,8 +292,7 @@ class Trainer:
     def _step_of(self, num: int) -> Callable[[], None]:
         """A step on the next `num` images, fewer for a set's last batch; with 0, the shuffling before a pass."""
         if num not in self._steps:
-            state = [self.weights, self.velocity, self.clock, self.order, self.position, *self.buffers.values()]
-            state += self.forgetting.state if self.forgetting else ()
+            state = list(self.state.values())
             ahead = torch.arange(num, device=self.place.device)
             me = weakref.proxy(self)  # a step that held its trainer would keep it, and its GPU memory, for long
             step = (lambda: me._step(ahead)) if num else (lambda: me._shuffle())

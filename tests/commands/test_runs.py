@@ -222,7 +222,7 @@ def test_the_checkpoint_of_another_job_is_not_taken(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="there is no checkpoint yet"):
         iterate(new_run(tmp_path), state, 9, counting(state, lambda i: state["losses"].fill_(torch.nan)), "")
     run = new_run(tmp_path)
-    assert run.restore(new_state()) == 0
+    assert run.restore(new_state(), 9) == 0
     assert run.seconds_before == 0
 
 
@@ -237,7 +237,7 @@ def test_the_checkpoint_of_another_job_is_not_taken(tmp_path: Path) -> None:
 def test_the_checkpoint_of_another_recipe_is_refused(tmp_path: Path, fields: dict[str, object], text: str) -> None:
     new_run(tmp_path).checkpoint(3, 1.0, new_state(), force=True)
     with pytest.raises(UserError, match=f"belongs to another recipe .{text}"):
-        new_run(tmp_path, **fields).restore(new_state())
+        new_run(tmp_path, **fields).restore(new_state(), 9)
 
 
 @pytest.mark.parametrize(
@@ -254,14 +254,14 @@ def test_the_checkpoint_of_another_recipe_is_refused(tmp_path: Path, fields: dic
 def test_a_checkpoint_with_lies_is_refused(tmp_path: Path, meta: str) -> None:
     write_tensors(tmp_path / "checkpoint", new_state(), {"checkpoint": meta})
     with pytest.raises(UserError, match="is not a checkpoint; delete it to start this job again"):
-        new_run(tmp_path).restore(new_state())
+        new_run(tmp_path).restore(new_state(), 9)
 
 
 def test_a_checkpoint_of_other_tensors_or_another_length_is_refused(tmp_path: Path) -> None:
     run = new_run(tmp_path)
     run.checkpoint(3, 1.0, {**new_state(), "images": torch.zeros(3)}, force=True)
     with pytest.raises(UserError, match="holds other tensors than this job"):
-        run.restore(new_state())
+        run.restore(new_state(), 9)
     for step in (10, -1):
         run.checkpoint(step, 1.0, new_state(), force=True)
         state = new_state()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import time
@@ -61,6 +62,7 @@ def _found_or_trained(
         if path:
             with writable(path):
                 write_tensors(path, tensors, {"network": json.dumps(about | {"seconds": seconds})})
+            run.drop_checkpoint()  # of the training
     device, together = run.place.device, images_together(network, run.place, image) or TEST_BATCH
     return Trained(_loaded(network, tensors).to(device), tensors["forgetting"].to(device), seconds, together)
 
@@ -89,9 +91,21 @@ def _train(data: ImageData, protocol: Protocol, run: Run) -> tuple[dict[str, Ten
         if not trainer.is_finite():
             raise UserError(f"the network is no longer numbers after pass {number}: a smaller network_lr may help")
 
+    def spent() -> float:
+        return round(run.seconds_before + time.monotonic() - start, 3)
+
     with reported(run, "training a network on the whole set", trainer.num_steps) as report:
-        trainer.train(run.seed, "trained", report=report, after_pass=after_pass)
-    seconds, accuracy = round(time.monotonic() - start, 3), float(seen.right_N.float().mean())
+
+        def after_rest(done: int) -> None:
+            try:
+                report(done)
+            finally:
+                run.checkpoint(done, spent(), trainer.state, force=bool(run.stop_requested))
+
+        restore = functools.partial(run.restore, most=trainer.num_steps)
+        trainer.train(run.seed, "trained", report=after_rest, after_pass=after_pass, restore=restore)
+    seconds, accuracy = spent(), float(seen.right_N.float().mean())
+    run.seconds_before = 0.0  # which are in those of the network
     run.event("trained", network=protocol.network, passes=protocol.passes, train_accuracy=accuracy, seconds=seconds)
     buffers = {f"buffers.{name}": buffer.clone() for name, buffer in trainer.buffers.items()}
     return {"weights": trainer.weights, "forgetting": seen.counts_N, **buffers}, seconds
