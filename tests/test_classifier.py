@@ -35,6 +35,15 @@ def test_training_gives_the_network_that_evaluate_tests() -> None:
     assert trained.class_names == ("class 2", "class 1")
 
 
+def test_the_network_of_learned_steps_is_not_taken_without_them() -> None:
+    data = tiny_data([6, 6])
+    memory = cs.Memory(ipc=1, method="dd", iterations=1, steps=1, epochs=1, network="mlp(width=8)", device="cpu")
+    memory.add(data)
+    scores = cs.evaluate(memory.set, data, nets=1, epochs=1, device="cpu")
+    assert scores.network == "ConvNet"
+    assert memory.train(epochs=1).accuracy(data) == pytest.approx(scores.mean)
+
+
 def test_classes_without_a_test_image_are_told_and_the_rest_is_tested() -> None:
     data, memory = tiny_data([6] * 13), tiny_memory()
     memory.add(data)

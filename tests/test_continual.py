@@ -269,6 +269,8 @@ def test_mistakes_get_one_line() -> None:
             ask()
     with pytest.raises(cs.UserError, match="labels must come with the images"):
         memory.add(pixels(4))
+    with pytest.raises(cs.UserError, match="a step must have images, but got 0"):
+        memory.add(pixels(4)[:0], [])
     with pytest.raises(cs.UserError, match="an ImageData has its own labels"):
         memory.add(data, data.labels)
     with pytest.raises(cs.UserError, match="class_names name labels that are whole numbers"):

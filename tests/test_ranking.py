@@ -63,6 +63,20 @@ def test_users_own_networks_are_ranked_too(parts: tuple[cs.ImageData, cs.ImageDa
     assert all(row.accuracy > 0.5 for row in ranking.rows)
 
 
+def test_a_network_that_works_in_place_changes_nothing_for_others(parts: tuple[cs.ImageData, cs.ImageData]) -> None:
+    class InPlace(nn.Linear):
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            return super().forward(images.mul_(50).flatten(1))
+
+    small = cs.condense(parts[0], "random", ipc=2, device="cpu")
+    before = small.normalised().clone()
+    ranked = cs.rank([lambda c, s, k: InPlace(c * s * s, k), linear], small, parts[1], **FAST)
+    assert not any(row.reason for row in ranked.rows)
+    alone = cs.rank([linear], small, parts[1], **FAST)
+    assert next(row for row in ranked.rows if row.name == "linear").accuracy == alone.best.accuracy
+    assert torch.equal(small.normalised(), before)
+
+
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # what torch says on a CPU without bfloat16
 def test_users_own_networks_bear_another_precision(parts: tuple[cs.ImageData, cs.ImageData]) -> None:
     ranking = cs.rank([linear, Odd, GOOD], *parts, precision="bfloat16", **{**FAST, "epochs": 20})

@@ -96,7 +96,7 @@ def built(builder: Builder, train_set: TrainingSet, place: Place) -> nn.Module:
     check(isinstance(network, nn.Module), "a builder must give an nn.Module", type(network).__name__)
     network = network.to(place.device)
     with torch.no_grad():
-        logits = network.eval()(train_set.images(slice(0, 2)))
+        logits = network.eval()(train_set.images(slice(0, 2)).clone())  # which it may change in place
     fits = isinstance(logits, Tensor) and logits.shape == (min(2, len(train_set)), num_classes)
     found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
     check(fits, f"a network must give (images, {num_classes}) numbers", found)

@@ -26,7 +26,7 @@ from condenset.methods import METHODS
 from condenset.methods.common import images_per_class
 from condenset.presets import make_recipe, training_protocol
 from condenset.progress import Shown
-from condenset.recipes import Recipe
+from condenset.recipes import Recipe, UnrolledRecipe
 from condenset.runs import Run, reported
 from condenset.sizes import in_bytes
 from condenset.train import Trainer, TrainingSet
@@ -167,8 +167,8 @@ class Memory:
         """A fresh network trained on all that is in memory; fields are of the evaluation's protocol.
 
         network: a spec, or a builder `(channels, size, num_classes) -> nn.Module` of your own. Without it, it is the
-        one that the method learns with, else the dataset's usual one; the same network, for the same seed (the
-        memory's unless given), as the first that `evaluate` trains.
+        one that the method learns with, else (and for dd, whose steps a memory cannot keep) the dataset's usual one;
+        the same network, for the same seed (the memory's unless given), as the first that `evaluate` trains.
         """
         form, small = self._known_form(), self.set
         run = Run(seed=self.seed if seed is None else seed, place=self.place, progress=Shown())
@@ -240,7 +240,8 @@ class Memory:
             raise UserError("labels must come with the images, unless these are an ImageData")
         array = np.asarray(labels.detach().cpu() if isinstance(labels, Tensor) else labels)
         names: list[str] | None = None
-        if array.dtype.kind in "iu" and array.size:
+        check(array.size > 0, "a step must have images", array.size)
+        if array.dtype.kind in "iu":
             values, places = np.unique(array, return_inverse=True)
             labels, names = places.reshape(array.shape), [_name(value, class_names) for value in values.tolist()]
         else:
@@ -272,10 +273,13 @@ class Memory:
     def _provenance(self, form: Form, counts: list[int]) -> dict[str, Any]:
         config = {"ipc": self.ipc, "method": self.method, "seed": self.seed, "on_repeat": self.on_repeat}
         held = {"counts": counts, "seen": [each.seen for each in self._kept.values()], "steps": self._steps}
-        recipe = make_recipe(self.method, ipc=self.ipc, name=form.name, size=form.shape[-1], **self.fields)
+        made = make_recipe(self.method, ipc=self.ipc, name=form.name, size=form.shape[-1], **self.fields)
+        recipe = dataclasses.asdict(made)
+        if isinstance(made, UnrolledRecipe):
+            del recipe["network"]  # which is of use with the learned steps alone, and these are of one step's classes
         return {
             "method": self.method,
-            "recipe": dataclasses.asdict(recipe),
+            "recipe": recipe,
             "seed": self.seed,
             "dataset": form.name,
             "can_flip": form.can_flip,

@@ -30,6 +30,7 @@ def test_spearman_by_hand() -> None:
     assert nas.spearman([1, 2, 3, 4, 5], [2, 1, 4, 3, 5]) == pytest.approx(1 - 6 * 4 / (5 * 24))
     # ranks 1, 2.5, 2.5, 4 and 1, 2, 3, 4: 4.5 / sqrt(4.5 * 5)
     assert nas.spearman([1, 2, 2, 3], [1, 2, 3, 4]) == pytest.approx(4.5 / (4.5 * 5) ** 0.5)
+    assert nas.spearman([1, 2, 3, 4], [1, 10, 11, 1000]) == pytest.approx(1)  # of ranks, not of values
     assert nas.spearman([1, 1, 1], [1, 2, 3]) is None
     assert nas.spearman([], []) is None
 

@@ -11,6 +11,7 @@ from watched import Asked, Filled, Search, lab, outcome_of, pool_in
 
 from condenset import networks
 from condenset.data.validation import split_off
+from condenset.errors import UserError
 from condenset.experiments.distribution import COLUMNS, _some, summary
 from condenset.experiments.nas import VALIDATION
 from condenset.experiments.settings import Settings
@@ -98,6 +99,11 @@ def test_sets_are_scored_on_the_network_wished_for() -> None:
         mine = dataclasses.replace(lab("sota", Path(), "tiny"), wishes=wished)
         assert mine.protocol().network == mine.protocol(whole=True).network == wanted
         assert mine.protocol(network="lenet").network == "lenet"
+
+
+def test_without_iterations_there_is_no_cost(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="iterations of dm must be 1 or more"):
+        outcome_of("cost", lab("cost", tmp_path, "small", methods=("dm",), recipe={"iterations": 0}))
 
 
 def test_every_point_of_the_cost_is_scored_by_the_set_of_its_step(asked: Asked, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
+from condenset.errors import check
 from condenset.experiments.common import Lab, Outcome, Record, Table, percent
 from condenset.recipes import MatchingRecipe
 from condenset.report.charts import new_chart, set_seconds
@@ -21,6 +22,8 @@ def cost(lab: Lab) -> Outcome:
     num = lab.at(tiny=3, small=6, paper=10)
     records: list[Record] = []
     recipes = {method: cast(MatchingRecipe, lab.recipe(method, ipc)) for method in lab.methods}
+    for method, recipe in recipes.items():
+        check(recipe.image_steps > 0, f"iterations of {method} must be 1 or more, to be looked at", 0)
     steps = {method: log_spaced(recipe.image_steps, num) for method, recipe in recipes.items()}
     lab.num_parts = sum(1 + len(each) for each in steps.values())
     for method, recipe in recipes.items():
