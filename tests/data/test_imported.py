@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 import torch
 from data_files import Refused, make_classes, write_cifar10
 
-from condenset.data import check_files, from_arrays, import_data, load
+from condenset.data import check_files, describe, from_arrays, import_data, load
 from condenset.data.imported import map_npy
 from condenset.errors import UserError
 from condenset.files import held
@@ -138,6 +139,40 @@ def test_what_a_killed_import_left_goes_unless_it_is_new_at_work_or_the_only_cop
         import_data(tmp_path / "source", "mine", overwrite=True)
         import_data(tmp_path / "source", "gone")
     assert {path.name for path in home.iterdir()} == {"mine", "gone", new.name, at_work.name, other.name, only.name}
+
+
+def kill_between_the_renames(imported: Path) -> Path:
+    """Leave what a kill there does: the old set and the new one, neither under its name."""
+    left = imported.with_name(".mine.abcd1234.tmp")
+    shutil.copytree(imported, left / "mine")
+    imported.rename(left / ".replaced")
+    return left
+
+
+def is_listed() -> bool:
+    return "mine" in [entry.name for entry in describe()]
+
+
+def test_a_set_that_a_kill_left_without_its_name_has_it_again(tmp_path: Path, imported: Path, refused: Refused) -> None:
+    before = load("mine").train.fingerprint
+    left = kill_between_the_renames(imported)
+    assert is_listed()
+    shutil.rmtree(left)
+    kill_between_the_renames(imported)
+    assert load("mine").train.fingerprint == before
+    shutil.rmtree(left)
+    kill_between_the_renames(imported)
+    with refused("exists already"):
+        import_data(tmp_path / "source", "mine")
+    assert {path.name for path in imported.parent.iterdir()} == {"mine", left.name}
+
+
+def test_what_another_process_is_at_work_on_or_somebody_removed_is_not_given_its_name(imported: Path) -> None:
+    left = kill_between_the_renames(imported)
+    with held(left) as free:
+        assert free and not is_listed()
+    shutil.rmtree(left / "mine")  # as where a kill came later, and the set that had its name was then removed
+    assert not is_listed() and (left / ".replaced").is_dir()
 
 
 @pytest.mark.parametrize("error", [OSError(5, "Input/output error"), KeyboardInterrupt("a stop")])

@@ -70,6 +70,19 @@ def _put(workshop: Path, target: Path, overwrite: bool) -> None:
         raise
 
 
+def restore(home: Path) -> None:
+    """Give its name back to what a kill between the two renames of `_put` left without: what was made still lies there.
+
+    Not while a process is at work on it; one on another machine would, at worst, be told that it cannot write.
+    """
+    for replaced in home.glob(".*.????????.tmp/.replaced"):
+        left = replaced.parent
+        target = home / left.name[1 : -len(".????????.tmp")]
+        with suppress(OSError), held(left) as free:
+            if free and not left.is_symlink() and (left / target.name).exists() and not target.exists():
+                os.rename(replaced, target)
+
+
 def _sweep(target: Path) -> None:
     """Remove the temporary folders of this target that a kill left behind: old, held by nobody, not the only copy."""
     for left in target.parent.glob(f".{glob.escape(target.name)}.????????.tmp"):

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from condenset.data.arrays import npy_header
-from condenset.data.guards import guard, new_folder, one_line, require_file, sync_folder
+from condenset.data.guards import guard, new_folder, one_line, require_file, restore, sync_folder
 from condenset.data.raw import Labels, Part, PixelStats, Raw, array_part, blocks
 from condenset.data.sources import find_source
 from condenset.errors import UserError, check
@@ -31,15 +31,22 @@ SPLITS = ("train", "test")
 
 def imported_folder(folder: Path, name: str) -> Path:
     """Where the imported set of this name lies, or would lie, under the data folder."""
-    return folder / "imported" / name
+    return _home(folder) / name
 
 
 def imported_names(folder: Path) -> list[str]:
     """The names of the imported sets under the data folder."""
-    home = folder / "imported"
+    home = _home(folder)
     if not home.is_dir():
         return []
     return sorted(entry.name for entry in home.iterdir() if is_imported(entry) and not entry.name.startswith("."))
+
+
+def _home(folder: Path) -> Path:
+    """The folder of the imported sets, where each has its name again if a kill took it."""
+    home = folder / "imported"
+    restore(home)
+    return home
 
 
 def is_imported(folder: Path) -> bool:
