@@ -21,7 +21,7 @@ from condenset.methods import METHODS, pools
 from condenset.methods.matching import Matching, _need, embedding, mean_distance
 from condenset.methods.pools import EDGES, Pool, early_looks, fill_pool, group_names, in_group, pool_protocol
 from condenset.recipes import DistributionRecipe, Protocol
-from condenset.runs import Interrupted, Run
+from condenset.runs import Interrupted, Run, locked
 from condenset.train import Trainer, TrainingSet
 from condenset.types import CondensedSet, ImageData
 from condenset.workflow import made_set
@@ -237,6 +237,14 @@ def test_a_pool_is_trained_network_by_network(tmp_path: Path, shared: Pool, monk
     assert files == {"pool.json", "0000.safetensors", "0001.safetensors", "0002.safetensors"}
     monkeypatch.setattr(Trainer, "training", None)
     assert small_pool(tmp_path, num=2).num_networks == 3  # there already
+
+
+def test_a_folder_that_another_process_fills_is_left_alone(tmp_path: Path) -> None:
+    at_work = tmp_path / ".0000.safetensors.x.tmp"
+    at_work.touch()
+    with locked(tmp_path), pytest.raises(cs.UserError, match="is being worked on by another process"):
+        small_pool(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [at_work.name]
 
 
 def test_side_by_side_networks_come_out_as_one_by_one(

@@ -51,7 +51,7 @@ def train_pool_command(
     from condenset.engine import Place
     from condenset.methods.pools import EDGES, about_pool, check_folder, fill_pool, group_names, pool_protocol
     from condenset.networks import build
-    from condenset.runs import Run, locked, probe
+    from condenset.runs import Run
 
     bounds = _numbers(edges) if edges else EDGES
     group_names(bounds)
@@ -63,9 +63,8 @@ def train_pool_command(
     with torch.device("meta"):  # only to see that it can be built, before the folder is made
         build(protocol.network, channels=train.channels, size=train.size, num_classes=train.num_classes)
     check_folder(out, about_pool(train, protocol, bounds, run))
-    probe(out)
     print(f"{dataset} on {run.place.hardware}, {run.place.precision}; the pool goes to {out}", file=sys.stderr)
-    with locked(out), watched(run, "; the same command goes on"):
+    with watched(run, "; the same command goes on"):
         pool = fill_pool(train, out, num, protocol, bounds, run)
     if pool.num_networks > num:
         print(f"the pool has {pool.num_networks} networks already, --num asks for {num}: all count", file=sys.stderr)

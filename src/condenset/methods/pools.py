@@ -30,7 +30,7 @@ from condenset.methods.trained import about_training
 from condenset.presets import training_protocol
 from condenset.progress import Shown
 from condenset.recipes import Protocol, read_group
-from condenset.runs import Run, reported, writable
+from condenset.runs import Run, locked, probe, reported, writable
 from condenset.train import Trainer, TrainingSet, side_by_side, together
 from condenset.types import ImageData, check_data
 
@@ -157,12 +157,18 @@ def pool_protocol(data: ImageData, **fields: Any) -> Protocol:
 
 
 def fill_pool(data: ImageData, folder: Path, num: int, protocol: Protocol, edges: Sequence[float], run: Run) -> Pool:
-    """Train what the folder lacks of the first `num` networks; each is a file, written when it is done."""
+    """Train what the folder lacks of the first `num` networks; each is a file, written when it is done.
+
+    Meanwhile other processes are kept out of the folder: they would take its temporary files for a kill's.
+    """
     num = whole("num", num, 1)
     names, about = group_names(edges), about_pool(data, protocol, edges, run)
-    _claim(folder, about)
-    missing = [number for number in range(num) if not _path(folder, number).exists()]
-    if missing:
+    probe(folder)
+    with locked(folder):
+        _claim(folder, about)
+        missing = [number for number in range(num) if not _path(folder, number).exists()]
+        if not missing:
+            return Pool.load(folder)
         rest, held = split_off(data, HELD_OUT, seed=run.seed)
         train_set, held_set = (TrainingSet.of(part, run.place.device) for part in (rest, held))
         groups = parts(len(missing), together(protocol, train_set, run.place))
@@ -180,7 +186,7 @@ def fill_pool(data: ImageData, folder: Path, num: int, protocol: Protocol, edges
                 for number, watch in mine.items():
                     with writable(folder):
                         write_tensors(_path(folder, number), {"weights": watch.weights_SP}, watch.metadata(about))
-    return Pool.load(folder)
+        return Pool.load(folder)
 
 
 def about_pool(data: ImageData, protocol: Protocol, edges: Sequence[float], run: Run) -> dict[str, Any]:
@@ -273,7 +279,6 @@ def _claim(folder: Path, about: dict[str, Any]) -> None:
     """Make the folder a pool's, or see that it is this one's."""
     check_folder(folder, about)
     with writable(folder):
-        folder.mkdir(parents=True, exist_ok=True)
         if not (folder / ABOUT).exists():
             write_file(folder / ABOUT, json.dumps(about, indent=1).encode() + b"\n")
         for path in folder.glob(".*.safetensors.*.tmp"):  # that a kill left behind
