@@ -321,6 +321,35 @@ def test_damaged_files_are_named(shared: Pool, tmp_path: Path) -> None:
         Pool.load(folder)
 
 
+def promising(pool: Pool, folder: Path, **about: object) -> Path:
+    """A copy of the pool, all of whose files say something else of it."""
+    shutil.copytree(pool.folder, folder)
+    told = {**pool.about, **about}
+    (folder / "pool.json").write_text(json.dumps(told))
+    for path in folder.glob("*.safetensors"):
+        tensors, metadata = read_tensors(path)
+        meta = {**json.loads(metadata["pool"]), "about": pools._hash(told)}
+        write_tensors(path, tensors, {"pool": json.dumps(meta)})
+    return folder
+
+
+@pytest.mark.parametrize("key", ["num_classes", "channels", "size"])
+@pytest.mark.parametrize("number", [-1, 0, True, 2.0, 10**9, 10**30])
+def test_numbers_that_no_pool_has_are_refused(shared: Pool, tmp_path: Path, key: str, number: object) -> None:
+    with pytest.raises(cs.UserError, match=r"pool\.json does not say what the pool holds"):
+        Pool.load(promising(shared, tmp_path / "pool", **{key: number}))
+
+
+def test_no_more_memory_is_asked_for_than_the_files_hold(
+    shared: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = Pool.load(promising(shared, tmp_path / "pool", num_classes=10**6))
+    network = embedding(SPEC, tiny_data(COUNTS))
+    monkeypatch.setattr(torch, "full", None)
+    with pytest.raises(cs.UserError, match=r"0000\.safetensors holds other weights"):
+        pool.weights("all", network, CPU)
+
+
 def test_a_pool_counts_as_memory(shared: Pool) -> None:
     matching, data = problem(pooled(shared)), tiny_data(COUNTS)
     assert matching.pool_GP is not None

@@ -39,6 +39,7 @@ EPOCHS = 30
 HELD_OUT = 0.1  # of every class's training images, to validate on
 LOOK_GROWTH = 1.25  # from one look at the validation images to the next within the first pass, where most is learned
 ABOUT = "pool.json"
+MOST = 1 << 20  # classes, channels, or pixels in a row, that a pool may be said to be for
 
 
 @dataclass(frozen=True)
@@ -97,13 +98,15 @@ class Pool:
         self.check_has(group)
         states = self.group(group)
         full, names = self._full_network(), {name for name, _ in network.named_parameters()}
+        num = sum(each.numel() for each in full.parameters())
+        _read_weights(states[0].path, [states[0].row], num)  # refused before memory for what the pool promises is taken
         wanted_P = torch.cat([torch.full((each.numel(),), name in names) for name, each in full.named_parameters()])
         dtype = torch.float32 if networks.uses_batch_norm(network) else place.dtype
         out_GP = torch.empty(len(states), int(wanted_P.sum()), dtype=dtype, device=place.device)
         first = 0
         for path, mine in itertools.groupby(states, key=lambda state: state.path):
             rows = [state.row for state in mine]
-            found_SP = _read_weights(path, rows, len(wanted_P))
+            found_SP = _read_weights(path, rows, num)
             out_GP[first : first + len(rows)] = found_SP[:, wanted_P].to(place.device, dtype)
             first += len(rows)
         return out_GP
@@ -296,8 +299,12 @@ def _read_about(folder: Path) -> dict[str, Any]:
     known: object = None
     with contextlib.suppress(OSError, ValueError, RecursionError):
         known = json.loads(path.read_text(encoding="utf-8"))
-    kinds = {"network": str, "channels": int, "size": int, "num_classes": int, "edges": list}
-    if not isinstance(known, dict) or not all(isinstance(known.get(key), kind) for key, kind in kinds.items()):
+    kinds, numbers = {"network": str, "edges": list}, ("channels", "size", "num_classes")
+    if (
+        not isinstance(known, dict)
+        or not all(isinstance(known.get(key), kind) for key, kind in kinds.items())
+        or not all(type(known.get(key)) is int and 1 <= known[key] <= MOST for key in numbers)
+    ):
         raise UserError(f"{path} does not say what the pool holds; train another")
     group_names(known["edges"])
     return known
