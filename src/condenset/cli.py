@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import json
 import os
@@ -177,11 +178,13 @@ def main(arguments: list[str] | None = None) -> None:
         sys.stdout.flush()  # here, where a reader that has gone is no surprise
     except UserError as error:
         _fail(str(error))
-    except PermissionError as error:
-        _fail(f"no access to {error.filename}: {error.strerror}" if error.filename else str(error))
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(1) from None
+    except OSError as error:
+        if not isinstance(error, PermissionError) and error.errno != errno.ENAMETOOLONG:
+            raise
+        _fail(f"no access to {error.filename}: {error.strerror}" if error.filename else str(error))
     except Exception as error:
         if hasattr(error, "format_message"):  # the parser's own: an unknown option, a wrong type
             _fail(error.format_message())

@@ -160,6 +160,29 @@ def test_what_may_not_be_read_is_one_line(condenset: Condenset, toy: Path, monke
     assert condenset("data", "check", toy).complaint == "no access to locked/a: Permission denied"
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("show",),
+        ("evaluate",),
+        ("evaluate", "none.safetensors", "--out"),
+        ("resume",),
+        ("run", "--ipc", 1),
+        ("run", "toy.npz", "--ipc", 1, "--out"),
+        ("data", "check"),
+        ("data", "list", "--data-dir"),
+    ],
+    ids=lambda value: " ".join(map(str, value)),
+)
+def test_a_name_too_long_for_the_disk_is_one_line(
+    condenset: Condenset, toy: Path, tmp_path: Path, arguments: tuple[object, ...]
+) -> None:
+    for name in ("x" * 300, "x/" * 3000):
+        result = condenset(*arguments, name)
+        assert "File name too long" in result.complaint and len(result.err.splitlines()) == 1
+    assert names(tmp_path) == ["toy.npz"]
+
+
 def test_a_small_class_is_named_before_anything_is_written(condenset: Condenset, tmp_path: Path) -> None:
     path = write_npz(tmp_path / "uneven.npz", (9, 2, 9))
     before = tree(tmp_path)
