@@ -12,7 +12,7 @@ import pytest
 from torch import nn
 
 import condenset as cs
-from condenset import ranking
+from condenset import ranking, runs
 from condenset.ranking import search
 from condenset.recipes import Protocol
 from condenset.runs import Interrupted, Run, Silent
@@ -148,6 +148,16 @@ def test_a_folder_keeps_what_is_done(
     assert json.loads((tmp_path / "a/ranking.json").read_text()) == json.loads(found.to_json())
     monkeypatch.setattr(Trainer, "train", None)
     assert cs.rank([GOOD, linear], *parts, folder=tmp_path / "a", **FAST) == found
+
+
+def test_what_a_kill_left_of_the_outcome_goes(parts: tuple[cs.ImageData, cs.ImageData], tmp_path: Path) -> None:
+    (tmp_path / ".ranking.json.abc.tmp").write_text("half")
+    (tmp_path / ".mine.tmp").touch()
+    cs.rank([GOOD], *parts, folder=tmp_path, **FAST)
+    assert {path.name for path in tmp_path.iterdir()} == {"events.jsonl", "ranking.json", ".mine.tmp"}
+    (tmp_path / "recipe.toml").write_text("# condenset run\n")
+    runs.new_folder(tmp_path, overwrite=True)
+    assert {path.name for path in tmp_path.iterdir()} == {"ranking.json", ".mine.tmp"}  # which no run wrote
 
 
 def hidden(channels: int, size: int, num_classes: int, *, wide: bool = False) -> nn.Module:

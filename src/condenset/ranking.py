@@ -109,9 +109,11 @@ def rank(
     run.folder = Path(folder)
     runs.probe(run.folder)
     with runs.locked(run.folder):
+        with runs.writable(run.folder):
+            runs.sweep(run.folder)
         ranking = search(architectures, small, data, protocol, run)
         with runs.writable(run.folder):
-            write_file(run.folder / "ranking.json", ranking.to_json().encode() + b"\n")
+            write_file(run.folder / runs.RANKING, ranking.to_json().encode() + b"\n")
     return ranking
 
 

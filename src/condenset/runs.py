@@ -44,6 +44,7 @@ FILES = (  # of a run's folder, beside sets/ and networks/
     "experiment.toml",
     "recipe.toml",  # these two are removed last: they are what makes a folder a run's
 )
+RANKING = "ranking.json"  # which may lie there too, but is no run's to remove
 
 
 class Interrupted(KeyboardInterrupt):
@@ -359,7 +360,8 @@ def sweep(folder: Path) -> None:
 
 
 def _leftovers(folder: Path) -> list[Path]:
-    patterns = [f".{name}.*.tmp" for name in FILES] + ["sets/.*.safetensors.*.tmp", "networks/.*.safetensors.*.tmp"]
+    patterns = [f".{name}.*.tmp" for name in (*FILES, RANKING)]
+    patterns += ["sets/.*.safetensors.*.tmp", "networks/.*.safetensors.*.tmp"]
     if (folder / "experiment.toml").is_file():
         patterns.append("parts/**/.*.tmp")
     return [path for pattern in patterns for path in folder.glob(pattern)]
