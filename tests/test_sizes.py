@@ -33,7 +33,25 @@ def test_fractions() -> None:
 
 @pytest.mark.parametrize(
     "size",
-    ["", "4 parsecs", "GiB", "-4GiB", "0", "0.1", "4iB", "4GG", "1e9", "nan", "9" * 5000, "\u0663", 0, -1, True, 1.5],
+    [
+        "",
+        "4 parsecs",
+        "GiB",
+        "-4GiB",
+        "0",
+        "0.1",
+        "4iB",
+        "4GG",
+        "1e9",
+        "nan",
+        "9" * 5000,
+        "\u0663",
+        0,
+        -1,
+        True,
+        1.5,
+        10**400,
+    ],
 )
 def test_what_is_no_size_gets_one_line(size: object) -> None:
     with pytest.raises(UserError, match="memory must be a size such as 4GiB, 4GB, 512M or a number of bytes, but got"):

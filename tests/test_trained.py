@@ -172,7 +172,7 @@ def with_file(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    "damage", ["cut", "text", "no meta", "no table", "deep", "another", "no counts", "shape", "type", "nan"]
+    "damage", ["cut", "text", "no meta", "no table", "deep", "another", "seconds", "no counts", "shape", "type", "nan"]
 )
 def test_a_damaged_or_foreign_network_is_refused_in_a_line(damage: str, tmp_path: Path) -> None:
     path = with_file(tmp_path)
@@ -185,8 +185,9 @@ def test_a_damaged_or_foreign_network_is_refused_in_a_line(damage: str, tmp_path
         write_tensors(
             path, tensors, {"no meta": {}, "no table": {"network": "3"}, "deep": {"network": "[" * 9999}}[damage]
         )
-    elif damage == "another":
-        write_tensors(path, tensors, {"network": json.dumps(json.loads(meta["network"]) | {"seed": 5})})
+    elif damage in ("another", "seconds"):
+        change = {"another": {"seed": 5}, "seconds": {"seconds": 10**400}}[damage]
+        write_tensors(path, tensors, {"network": json.dumps(json.loads(meta["network"]) | change)})
     else:
         spoiled = {
             "no counts": {name: tensor for name, tensor in tensors.items() if name != "forgetting"},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import numbers
 import os
 from collections.abc import Iterable, Sequence
@@ -19,7 +20,15 @@ class UserError(ValueError):
 def check(holds: bool, rule: str, value: object) -> None:
     """Raise `RULE, but got VALUE` unless the rule holds."""
     if not holds:
-        raise UserError(f"{rule}, but got {value!r}")
+        raise UserError(f"{rule}, but got {written(value)}")
+
+
+def written(value: object) -> str:
+    """The value as Python writes it, if it does."""
+    try:
+        return repr(value)
+    except ValueError:  # of whole numbers it writes a few thousand digits
+        return "a number of thousands of digits"
 
 
 def check_kind(value: object, kinds: type | tuple[type, ...], rule: str) -> None:
@@ -45,7 +54,7 @@ def check_path(path: str | os.PathLike[str]) -> None:
 def told(value: object) -> str:
     """A value of any kind in few words: of what may be long to print, its kind."""
     if value is None or isinstance(value, str | int | float):
-        return repr(value)
+        return written(value)
     return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
 
 
@@ -54,10 +63,19 @@ def is_whole(value: object) -> bool:
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
+def is_number(value: object) -> bool:
+    """Whether it is a finite number of Python's that a float can hold; true and false are none."""
+    try:
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:
+        return False
+
+
 def whole(name: str, value: Any, least: int | None = None) -> int:
     """The value as an int; raise `NAME must be a whole number, LEAST or more, but got VALUE` unless it is one."""
     rule = f"{name} must be a whole number" + ("" if least is None else f", {least} or more")
     check(is_whole(value) and (least is None or value >= least), rule, value)
+    check(int(value).bit_length() <= 64, f"{name} must be a whole number of at most 64 bits", value)
     return int(value)
 
 
@@ -66,6 +84,7 @@ def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
     names = list(choices)
     if value in names:
         return
-    message = f"{name} must be one of {', '.join(names)}, but got {value!r}"
-    near = difflib.get_close_matches(str(value).lower(), names, n=1)
+    message = f"{name} must be one of {', '.join(names)}, but got {written(value)}"
+    text = value if isinstance(value, str) else written(value)
+    near = difflib.get_close_matches(text.lower(), names, n=1)
     raise UserError(message + (f"; did you mean {near[0]!r}?" if near else ""))

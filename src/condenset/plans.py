@@ -237,7 +237,7 @@ def from_toml(path: Path) -> Plan:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # ValueError: of TOML, UTF-8, or a number of thousands of digits
         raise UserError(f"{path} is not TOML: {error}") from None
     try:
         return _from_table(table)
@@ -263,8 +263,9 @@ def _from_table(table: dict[str, Any]) -> Plan:
 
 def _job(row: dict[str, Any]) -> Job:
     method = row.pop("method")
+    names = sorted(_names(method))
     for key in row:
-        check_choice(f"an option of {method}", key, sorted(_names(method)))
+        check_choice(f"an option of {method}", key, names)
     return Job(method=method, recipe=make_recipe(method, name="", size=0, **row), given=row)
 
 

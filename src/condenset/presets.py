@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 from typing import Any, TypeVar
 
-from condenset.errors import UserError, check, check_choice, is_whole
+from condenset.errors import check, check_choice, is_whole
 from condenset.recipes import (
     RECIPES,
     DistributionRecipe,
@@ -112,9 +113,10 @@ def _make(kind: type[T], what: str, fields: dict[str, Any]) -> T:
         check_choice(what, key, names)
     for key, value in fields.items():
         if names[key].type == "float" and is_whole(value):
-            fields[key] = float(value)
+            with contextlib.suppress(OverflowError):  # what no float can hold is refused as it is
+                fields[key] = float(value)
         elif names[key].type == "str" and isinstance(value, os.PathLike):
             fields[key] = os.fspath(value)
-        elif names[key].type == "str" and not isinstance(value, str):
-            raise UserError(f"{key} must be text, but got {value!r}")
+        elif names[key].type == "str":
+            check(isinstance(value, str), f"{key} must be text", value)
     return kind(**fields)

@@ -6,13 +6,12 @@ What the paper's values are for a dataset and a number of images a class is in p
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from condenset import augment
-from condenset.errors import check, check_choice, whole
+from condenset.errors import check, check_choice, is_number, whole
 
 INITS = ("real", "noise")
 KERNELS = ("linear", "polynomial", "rbf", "laplacian")
@@ -185,7 +184,7 @@ class PixelRecipe(Recipe):
         super().__post_init__()
         _check_learning(self)
         check_choice("kernel", self.kernel, KERNELS)
-        wide = _number(self.bandwidth) and self.bandwidth >= 0
+        wide = is_number(self.bandwidth) and self.bandwidth >= 0
         check(wide, "bandwidth must be a number, 0 (median) or more", self.bandwidth)
         _check_momentum(self.momentum)
         check_choice("init", self.init, INITS)
@@ -253,7 +252,7 @@ class Protocol:
         _at_least(self, 0, "epochs")
         _above_0(self, "lr")
         _check_momentum(self.momentum)
-        decays = _number(self.weight_decay) and self.weight_decay >= 0
+        decays = is_number(self.weight_decay) and self.weight_decay >= 0
         check(decays, "weight_decay must be a number, 0 or more", self.weight_decay)
         augment.parse(self.augment)
         if self.steps is not None:
@@ -334,7 +333,7 @@ def _check_learning(recipe: MatchingRecipe | PixelRecipe | UnrolledRecipe | Labe
 
 
 def _check_momentum(momentum: float) -> None:
-    check(_number(momentum) and 0 <= momentum < 1, "momentum must be a number from 0 to below 1", momentum)
+    check(is_number(momentum) and 0 <= momentum < 1, "momentum must be a number from 0 to below 1", momentum)
 
 
 def _at_least(recipe: object, least: int, *names: str) -> None:
@@ -346,8 +345,4 @@ def _at_least(recipe: object, least: int, *names: str) -> None:
 def _above_0(recipe: object, *names: str) -> None:
     for name in names:
         value = getattr(recipe, name)
-        check(_number(value) and value > 0, f"{name} must be a number above 0", value)
-
-
-def _number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+        check(is_number(value) and value > 0, f"{name} must be a number above 0", value)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from condenset.engine.place import Place
-from condenset.errors import UserError, check_path, whole
+from condenset.errors import UserError, check_path, is_number, whole
 from condenset.files import held, read_tensors, write_tensors
 from condenset.progress import Silent
 
@@ -116,8 +116,8 @@ class Run:
         """The events of networks that were tested, those that these fields are of; what says none is passed over."""
 
         def is_one(event: dict[str, Any]) -> bool:
-            net, seconds = event.get("net"), event.get("seconds")
-            numbers = type(net) is int and net >= 0 and type(seconds) in (int, float)
+            net = event.get("net")
+            numbers = type(net) is int and net >= 0 and is_number(event.get("seconds"))
             return numbers and all(event.get(key) == value for key, value in about.items())
 
         return [event for event in self.events("network") if is_one(event)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
-from condenset.errors import UserError
+from condenset.errors import check, is_number, is_whole
 
 POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 WRITTEN = re.compile(r"(\d{1,20}(?:\.\d{1,20})?) *(?:([kmgt])(i?b)?|b)?", re.IGNORECASE | re.ASCII)
@@ -18,9 +18,9 @@ def in_bytes(size: int | str) -> int:
         number, prefix, unit = found[1], (found[2] or "").lower(), (found[3] or "").lower()
         base = 1000 if unit == "b" else 1024
         size = round(Fraction(number) * base ** POWERS[prefix])
-    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-        raise UserError(f"memory must be a size such as 4GiB, 4GB, 512M or a number of bytes, but got {size!r}")
-    return size
+    fits = is_whole(size) and is_number(int(size)) and int(size) >= 1
+    check(fits, "memory must be a size such as 4GiB, 4GB, 512M or a number of bytes", size)
+    return int(size)
 
 
 def shown(size: int) -> str:

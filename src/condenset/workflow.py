@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from condenset.data.validation import is_part
-from condenset.errors import UserError, check
+from condenset.errors import UserError, check, is_number
 from condenset.evaluation import protocol_for, score
 from condenset.files import write_file
 from condenset.methods import METHODS
@@ -156,7 +156,7 @@ def cost_of(about: Mapping[str, Any]) -> dict[str, Any]:
     """What a set's provenance says of its making: seconds, memory, and the sizes that took these `together`."""
     seconds, sizes, memory = about.get("seconds"), about.get("together"), about.get("peak_memory_bytes")
     return {
-        "condense_seconds": seconds if isinstance(seconds, (int, float)) else None,
+        "condense_seconds": seconds if is_number(seconds) else None,
         **({"together": sizes} if isinstance(sizes, list) else {}),
         **({"peak_memory_bytes": memory} if isinstance(memory, int) else {}),
     }

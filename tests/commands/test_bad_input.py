@@ -226,6 +226,10 @@ ipc = 1
         (RECIPE + "[protocol]\nnetz = 3\n", ["'netz'", "did you mean 'nets'"]),
         (RECIPE + "[protocol]\nnets = 0\n", ["nets must be a whole number, 1 or more"]),
         ("x = " + "[" * 5000, ["is not TOML"]),
+        (RECIPE.replace("seed = 1", "seed = " + "9" * 5000), ["is not TOML: Exceeds the limit"]),
+        (RECIPE.replace("seed = 1", "seed = 1" + "0" * 400), ["seed must be a whole number of at most 64 bits"]),
+        (RECIPE.replace('"dm"', "0x" + "f" * 5000), ["method must be one of", "a number of thousands of digits"]),
+        (RECIPE + "lr = 1" + "0" * 400, ["lr must be a number above 0, but got 1000"]),
     ],
 )
 def test_a_config_that_is_none(condenset: Condenset, toy: Path, tmp_path: Path, content: str, texts: list[str]) -> None:

@@ -85,7 +85,9 @@ def test_seconds_add_up_over_a_resume(tmp_path: Path) -> None:
 
 def test_events_of_networks_that_say_nothing_are_passed_over(tmp_path: Path) -> None:
     run = new_run(tmp_path)
-    for odd in ({"net": "0"}, {"net": True}, {"net": -1}, {"net": None}, {"seconds": "1"}, {"way": "b"}, {"way": []}):
+    odd_nets, odd_seconds = ("0", True, -1, None), ("1", True, 10**400, float("nan"))
+    odds = [*({"net": net} for net in odd_nets), *({"seconds": each} for each in odd_seconds)]
+    for odd in (*odds, {"way": "b"}, {"way": []}):
         run.event("network", **{"net": 0, "seconds": 1.0, "way": "a", "accuracy": 0.5, **odd})
     with (tmp_path / "events.jsonl").open("a") as file:
         file.write("9" * 5000 + "\n[\n3\n")  # the first is a number that Python refuses to read

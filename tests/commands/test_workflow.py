@@ -17,7 +17,7 @@ from condenset.engine import Place
 from condenset.methods import METHODS, matching
 from condenset.recipes import RandomRecipe
 from condenset.runs import Run
-from condenset.workflow import execute, find_set, summary
+from condenset.workflow import cost_of, execute, find_set, summary
 from plain import tiny_data
 
 
@@ -30,6 +30,11 @@ def test_records_have_the_fields_of_the_results_file(tmp_path: Path) -> None:
     assert (random["iterations"], dm["iterations"]) == (0, 2)
     assert dm["condense_seconds"] > 0
     assert dm["peak_memory_bytes"] > 0
+
+
+@pytest.mark.parametrize("seconds", [None, "1", True, float("nan"), 10**400])
+def test_seconds_that_are_no_number_are_not_known(seconds: object) -> None:
+    assert cost_of({"seconds": seconds}) == {"condense_seconds": None}
 
 
 def test_what_is_done_is_not_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

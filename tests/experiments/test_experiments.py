@@ -94,6 +94,9 @@ def test_settings_survive_their_file(tmp_path: Path) -> None:
     (tmp_path / "experiment.toml").write_text(to_toml(settings) + "x = 1\n")
     with pytest.raises(UserError, match="is not an experiment"):
         from_toml(tmp_path / "experiment.toml")
+    (tmp_path / "experiment.toml").write_text("seed = " + "9" * 5000)
+    with pytest.raises(UserError, match="is not an experiment of condenset: Exceeds the limit"):
+        from_toml(tmp_path / "experiment.toml")
     with pytest.raises(UserError, match="scale must be one of tiny, small, paper"):
         Settings(experiment="sizes", dataset="a", scale="big")
 

@@ -81,5 +81,5 @@ def from_toml(path: Path) -> Settings:
         return Settings(**tomllib.loads(path.read_text(encoding="utf-8")))
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError, TypeError) as error:
+    except (OSError, ValueError, RecursionError, TypeError) as error:
         raise UserError(f"{path} is not an experiment of condenset: {error}") from None

@@ -130,7 +130,7 @@ def _read(
     try:
         meta = json.loads(metadata["network"])
         seconds = float(meta.pop("seconds"))
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError):
         raise UserError(f"{path} is not a network of condenset; {hint}") from None
     if meta != about:
         raise UserError(f"{path} is a network that was trained otherwise; {hint}")
