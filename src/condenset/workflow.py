@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeGuard
 
 from condenset.data.validation import is_part
 from condenset.errors import UserError, check, is_number
@@ -21,11 +21,12 @@ from condenset.plans import WHOLE, Job, Plan, from_toml
 from condenset.recipes import CoresetRecipe, DistributionRecipe, MatchingRecipe, Recipe
 from condenset.report.charts import save_comparison
 from condenset.report.grid import save_grid
-from condenset.runs import Run, is_run, writable
+from condenset.runs import Run, is_run, is_share, writable
 from condenset.types import CondensedSet, ImageData, Scores, Splits
 from condenset.version import VERSION
 
 NEEDED = ("method", "ipc", "network", "condense_seconds")  # what a table needs of a record
+SCORED = ("accuracies", "accuracy_mean", "accuracy_std")  # and of one whose set was scored
 
 
 def execute(plan: Plan, splits: Splits, run: Run) -> list[dict[str, Any]]:
@@ -191,13 +192,38 @@ def read_results(folder: Path | None) -> list[dict[str, Any]]:
     if path is None or not path.exists():
         return []
     try:
-        records: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
-        whole = isinstance(records, list) and all(set(NEEDED) <= set(record) for record in records)
-    except (ValueError, TypeError, RecursionError):
-        whole = False
-    if not whole:
-        raise UserError(f"{path} is not a list of results; move it away")
+        records = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError):
+        records = None
+    if not isinstance(records, list) or not all(is_record(record, NEEDED) for record in records):
+        raise UserError(f"{path} is not a list of results; delete it to make it again")
     return records
+
+
+def is_record(record: object, needed: Collection[str]) -> TypeGuard[dict[str, Any]]:
+    """Whether this is a record with the fields that are needed of it, those of a score all or none."""
+    if not isinstance(record, dict):
+        return False
+    needed = {*needed, *(SCORED if "accuracy_mean" in record else ())}
+    return needed <= record.keys() and all(_fits(key, value) for key, value in record.items())
+
+
+def _fits(key: str, value: object) -> bool:
+    """Whether this can be the value of a record's field."""
+    match key:
+        case "method" | "network":
+            return isinstance(value, str | None)
+        case "ipc" | "condense_seconds" | "evaluate_seconds":
+            return value is None or is_number(value)
+        case "seconds":
+            return is_number(value)
+        case "accuracy_mean" | "accuracy_std":
+            return is_share(value)
+        case "accuracies":
+            return isinstance(value, list) and bool(value) and all(map(is_share, value))
+        case "together":
+            return isinstance(value, list)
+    return True
 
 
 def find_sets(path: Path) -> list[Path]:

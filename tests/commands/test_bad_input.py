@@ -323,11 +323,31 @@ def test_a_checkpoint_that_is_none(condenset: Condenset, toy: Path, tmp_path: Pa
 
 def test_results_that_are_none(condenset: Condenset, toy: Path, tmp_path: Path) -> None:
     condenset("run", toy, "--ipc", 1, *TINY, "--out", "a")
-    for content in ("", "{}", "[3]", '[{"method": "dm"}]'):
-        (tmp_path / "a" / "results.json").write_text(content)
+    path = tmp_path / "a" / "results.json"
+    records = json.loads(path.read_text())
+    changes: list[dict[str, object]] = [
+        {"method": ["dm"]},
+        {"ipc": {}},
+        {"network": 3},
+        {"condense_seconds": "1"},
+        {"condense_seconds": 10**400},
+        {"evaluate_seconds": []},
+        {"accuracies": []},
+        {"accuracies": [2]},
+        {"accuracy_mean": "0.5"},
+        {"accuracy_std": None},
+        {"together": 3},
+    ]
+    unscored = {key: value for key, value in records[1].items() if key != "accuracies"}
+    spoiled = [list(records[1]), unscored, *(records[1] | change for change in changes)]
+    for content in ("", "{}", "[3]", '[{"method": "dm"}]', *(json.dumps([each]) for each in spoiled)):
+        path.write_text(content)
         before = tree(tmp_path)
-        assert "a/results.json is not a list of results" in condenset("resume", "a").complaint
+        assert "a/results.json is not a list of results; delete it" in condenset("resume", "a").complaint, content
         assert tree(tmp_path) == before
+    path.unlink()
+    assert condenset("resume", "a").code == 0
+    assert [each["accuracies"] for each in json.loads(path.read_text())] == [each["accuracies"] for each in records]
 
 
 def test_a_disk_that_fills_up_leaves_only_whole_files_and_can_be_resumed(

@@ -80,6 +80,22 @@ def test_a_damaged_record_is_named(splits: Splits, tmp_path: Path) -> None:
         lab.remembered("a", lambda run: {"x": 2})
 
 
+@pytest.mark.parametrize(("name", "field"), [("batchnorm", "accuracies"), ("nas", "rows"), ("distribution", "dm")])
+def test_a_record_that_lacks_what_it_is_for_is_named(
+    name: str, field: str, splits: Splits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_at(monkeypatch)
+    go(name, splits, tmp_path)
+    path = next(path for path in (tmp_path / "parts").glob("*/record.json") if field in json.loads(path.read_text()))
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps({key: value for key, value in record.items() if key != field}))
+    with pytest.raises(UserError, match=f"{path} is not a record of condenset; delete it to do this part again"):
+        go(name, splits, tmp_path)
+    path.unlink()
+    go(name, splits, tmp_path)
+    assert json.loads(path.read_text()).keys() == record.keys()
+
+
 def test_settings_survive_their_file(tmp_path: Path) -> None:
     changes = {
         "methods": ("dm", "random"),

@@ -24,7 +24,7 @@ from condenset.recipes import RECIPES, GradientRecipe, Protocol, Recipe
 from condenset.runs import Run, writable
 from condenset.types import CondensedSet, ImageData, Splits
 from condenset.version import VERSION
-from condenset.workflow import cost_of, made_set
+from condenset.workflow import SCORED, cost_of, is_record, made_set
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -203,21 +203,25 @@ class Lab:
             "sets": len(found),
         }
 
-    def remembered(self, name: str, compute: Callable[[Run], Record], **settings: Any) -> Record:
-        """What `compute` gives under these settings, a JSON record; done once, and read from then on."""
+    def remembered(
+        self, name: str, compute: Callable[[Run], Record], needed: Collection[str] = (), **settings: Any
+    ) -> Record:
+        """What `compute` gives under these settings, a JSON record; done once, and read from then on.
+
+        needed: fields that it must have.
+        """
         self._place(name)
         path, settings = self.folder / "parts" / name / "record.json", json.loads(json.dumps(settings))
-        if path.exists() and (known := read_record(path)).get("settings") == settings:
-            return known
-        with self.part(name) as run:
-            began = time.monotonic()
-            record = compute(run)
-            record.setdefault("seconds", round(time.monotonic() - began, 3))
-            record |= self.made_on
-            record["settings"] = settings
-        with writable(path):
-            write_file(path, json.dumps(record, indent=1).encode() + b"\n")
-        return read_record(path)
+        if not path.exists() or read_record(path).get("settings") != settings:
+            with self.part(name) as run:
+                began = time.monotonic()
+                record = compute(run)
+                record.setdefault("seconds", round(time.monotonic() - began, 3))
+                record |= self.made_on
+                record["settings"] = settings
+            with writable(path):
+                write_file(path, json.dumps(record, indent=1).encode() + b"\n")
+        return read_record(path, needed)
 
     def recipe(self, method: str, ipc: int, data: ImageData | None = None, **fields: Any) -> Recipe:
         """A method's recipe at this scale, as was wished; fields given win."""
@@ -311,7 +315,7 @@ class Lab:
                 "seconds": round(scores.seconds, 3),
             }
 
-        return self.remembered(name, compute, protocol=dataclasses.asdict(protocol))
+        return self.remembered(name, compute, SCORED, protocol=dataclasses.asdict(protocol))
 
     def made_and_scored(
         self,
@@ -334,13 +338,12 @@ class Lab:
         return self.repeated(produce)
 
 
-def read_record(path: Path) -> Record:
-    """A part's record; a file that is none is named."""
-    try:
+def read_record(path: Path, needed: Collection[str] = ()) -> Record:
+    """A part's record, which must have these fields; a file that is none is named."""
+    record: object = None
+    with contextlib.suppress(OSError, ValueError, RecursionError):
         record = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        record = None
-    if not isinstance(record, dict):
+    if not is_record(record, needed):
         raise UserError(f"{path} is not a record of condenset; delete it to do this part again")
     return record
 

@@ -40,7 +40,7 @@ def distribution(lab: Lab) -> Outcome:
     lab.num_parts = len(lab.methods) + 1
     sets = {method: lab.condensed(f"{method}-{ipc}", method, lab.recipe(method, ipc)) for method in lab.methods}
     path = lab.folder / "parts" / "map" / "coordinates.safetensors"
-    found = lab.remembered("map", lambda run: _map(lab, sets, path, run), methods=lab.methods)
+    found = lab.remembered("map", lambda run: _map(lab, sets, path, run), lab.methods, methods=lab.methods)
     records = [{"method": method, "ipc": ipc, **found[method]} for method in lab.methods]
     rows: list[tuple[str, ...]] = []
     for record in records:

@@ -101,7 +101,7 @@ def _searched(
         rows = [row.record() for row in ranking.rows]
         return {"protocol": dict(ranking.protocol), "rows": rows, "seconds": sum(row["seconds"] for row in rows)}
 
-    return lab.remembered(name, compute, space=space, protocol=dataclasses.asdict(protocol))
+    return lab.remembered(name, compute, ("rows", "seconds"), space=space, protocol=dataclasses.asdict(protocol))
 
 
 def _top(record: Mapping[str, Any], least: int) -> list[Record]:
