@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import condenset as cs
+from condenset import evaluation
 from condenset.classifier import Classifier
 from condenset.kept import Kept, in_parts, merged
 from condenset.methods import METHODS
@@ -295,6 +296,15 @@ def test_mistakes_get_one_line() -> None:
     with pytest.raises(cs.UserError, match="the set's classes must be"):
         memory.keep(memory.set, memory.arriving(pixels(4), [0, 0, 1, 1]))
     assert memory.class_names == data.class_names
+
+
+def test_a_network_that_only_its_file_names_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = tiny_memory("dm")
+    memory.add(tiny_data([4, 4]))
+    monkeypatch.setattr(evaluation, "MOST_PARAMETERS", 100)
+    with pytest.raises(cs.UserError, match="parameters: above 100 name the network"):
+        memory.train(epochs=1)
+    assert memory.train(**TRAINING).class_names == ("class 0", "class 1")
 
 
 streams = st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=8), min_size=1, max_size=5)

@@ -230,6 +230,24 @@ def test_a_whole_dataset_has_epochs_of_its_own() -> None:
     assert [protocol_for(each, data).epochs for each in (small, data)] == [1000, 200]
 
 
+def test_a_network_that_only_a_set_names_has_a_bound() -> None:
+    data = tiny_data([4, 4])
+    small = cs.condense(data, "random", ipc=2, device="cpu")
+
+    def learned_with(network: object) -> cs.CondensedSet:
+        return dataclasses.replace(small, provenance={**small.provenance, "recipe": {"network": network}})
+
+    vast = "convnet(width=4096, depth=32, pooling='none')"
+    assert protocol_for(learned_with("mlp(width=3)"), data).network == "mlp(width=3)"
+    assert protocol_for(learned_with(vast), data, network=vast).network == vast
+    with pytest.raises(cs.UserError, match=r"of 4,68\d,\d{3},\d{3} parameters: above 100,000,000 name .* --network"):
+        protocol_for(learned_with(vast), data)
+    with pytest.raises(cs.UserError, match="a network must be written like"):
+        protocol_for(learned_with(7), data)
+    steps = dataclasses.replace(learned_with(vast), step_sizes=torch.ones(1))
+    assert protocol_for(steps, data).network == "convnet"
+
+
 def test_a_set_of_another_shape_or_other_classes_is_refused() -> None:
     small = cs.condense(tiny_data([4, 4]), "random", ipc=2, device="cpu")
     with pytest.raises(cs.UserError, match="shape of the test images"):

@@ -75,6 +75,7 @@ def test_it_is_a_dataset() -> None:
         ({"labels": torch.tensor([0, 0, 1, 2])}, r"in 0\.\.1"),
         ({"labels": torch.tensor([0, 0, 1])}, "must number 4"),
         ({"labels": torch.rand(4, 3)}, "soft labels"),
+        ({"images": torch.rand(4, 3, 1, 64)}, "images must be square, but got '1x64'"),
         ({"std": (0.2, 0.0, 0.2)}, "std must be above 0"),
         ({"mean": (float("nan"), 0.0, 0.2)}, "mean must be finite"),
         ({"class_names": (), "labels": torch.zeros(4, dtype=torch.int64)}, "at least one class"),

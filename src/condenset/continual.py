@@ -21,6 +21,7 @@ from condenset.classifier import Classifier, tested
 from condenset.data.arrays import from_arrays
 from condenset.engine import Place
 from condenset.errors import UserError, check, check_choice, whole
+from condenset.evaluation import learned_with
 from condenset.kept import Kept, in_parts, merged, taken_apart
 from condenset.methods import METHODS
 from condenset.methods.common import images_per_class
@@ -173,8 +174,8 @@ class Memory:
         form, small = self._known_form(), self.set
         run = Run(seed=self.seed if seed is None else seed, place=self.place, progress=Shown())
         check("nets" not in fields, "one network is trained: nets is an option of evaluate", fields.get("nets"))
-        learned = network if isinstance(network, str) else small.provenance["recipe"].get("network")
-        chosen = {"network": learned, **fields} if learned else fields
+        spec = learned_with(small) if network is None else network
+        chosen = {"network": spec, **fields} if isinstance(spec, str) else fields
         protocol = training_protocol(name=form.name, size=form.shape[-1], **chosen)
         train_set = TrainingSet.of(small, self.place.device)
         architecture = protocol.network if network is None else network

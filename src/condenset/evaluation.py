@@ -24,6 +24,8 @@ from condenset.runs import Run, is_share, reported
 from condenset.train import Trainer, TrainingSet, dealt, side_by_side, together
 from condenset.types import CondensedSet, ImageData, Scores, check_data, check_set
 
+MOST_PARAMETERS = 100_000_000  # of a network that nobody named but a set's file: nine times those of ResNet-18
+
 
 def evaluate(
     small: CondensedSet | ImageData,
@@ -50,10 +52,26 @@ def protocol_for(small: CondensedSet | ImageData, test: ImageData, **fields: Any
 
     That of a set with steps of its own only where these are taken: by others such networks learn little.
     """
-    if isinstance(small, CondensedSet) and (small.step_sizes is None or fields.get("own_steps")):
-        learned = small.provenance.get("recipe", {}).get("network")
-        fields = {**({"network": learned} if learned else {}), **fields}
+    given = "network" in fields
+    if isinstance(small, CondensedSet) and not given and (small.step_sizes is None or fields.get("own_steps")):
+        learned = learned_with(small)
+        fields = {**fields, "network": learned} if learned else fields
     return make_protocol(name=test.name, size=test.size, whole=isinstance(small, ImageData), **fields)
+
+
+def learned_with(small: CondensedSet) -> str | None:
+    """The network that a set says it was learned with; one so large that somebody should ask for it is refused."""
+    spec: str | None = small.provenance.get("recipe", {}).get("network")
+    if not spec:
+        return None
+    channels, size = small.images.shape[1:3]
+    with torch.device("meta"):  # only to count its parameters
+        network = networks.build(spec, channels=channels, size=size, num_classes=small.num_classes)
+    num = sum(parameter.numel() for parameter in network.parameters())
+    if num > MOST_PARAMETERS:
+        told = f"the set says it was learned with {spec}, of {num:,} parameters"
+        raise UserError(f"{told}: above {MOST_PARAMETERS:,} name the network with --network (network= in Python)")
+    return spec
 
 
 def score(small: CondensedSet | ImageData, test: ImageData, protocol: Protocol, run: Run, text: str = "") -> Scores:

@@ -144,6 +144,7 @@ class CondensedSet(Dataset[tuple[Tensor, Tensor]]):
         images, labels, num_classes = self.images, self.labels, len(self.class_names)
         check(images.dtype == torch.float32, "images must be float32", images.dtype)
         check(images.ndim == 4 and images.shape[1] in (1, 3), "images must be (N, 1 or 3, H, W)", tuple(images.shape))
+        check(images.shape[2] == images.shape[3], "images must be square", f"{images.shape[2]}x{images.shape[3]}")
         check(len(images) > 0, "a set must hold at least one image", len(images))
         check(min(images.shape[2:]) > 0, "images must have at least a pixel", tuple(images.shape))
         check(num_classes > 0, "a set must have at least one class", num_classes)

@@ -46,6 +46,12 @@ def test_names_are_drawn_on_a_line() -> None:
     assert broken.tobytes() == plain.tobytes()
 
 
+def test_a_caption_does_not_decide_how_large_the_picture_is() -> None:
+    small = small_set([1, 1])
+    long = dataclasses.replace(small, provenance={"method": "m" * 100_000})
+    assert draw_grid([long]).width < 1000
+
+
 def test_captions_do_not_run_into_each_other() -> None:
     one = small_set([1, 1])
     alone, twice = draw_grid([one]), draw_grid([one, one])

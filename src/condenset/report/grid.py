@@ -75,7 +75,7 @@ def _tile(image_CHW: Tensor, size: int) -> Image.Image:
 
 def _caption(small: CondensedSet) -> str:
     recipe = small.provenance.get("recipe", {})
-    name = f"{small.provenance.get('method', '')} {recipe.get('ipc', '')}".strip()
+    name = _short(f"{small.provenance.get('method', '')} {recipe.get('ipc', '')}".strip())
     labels = small.labels if small.labels.ndim == 1 else small.labels.argmax(1)
     return name if int(labels.bincount().max()) <= MAX_COLUMNS else f"{name}, {MAX_COLUMNS} shown"
 
