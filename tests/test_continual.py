@@ -262,7 +262,7 @@ def test_mistakes_get_one_line() -> None:
         cs.Memory(ipc=2, method="md")
     with pytest.raises(cs.UserError, match=r"seed must be a whole number, but got 0\.5"):
         tiny_memory(seed=0.5)
-    with pytest.raises(cs.UserError, match="std must have 1 or 3 numbers"):
+    with pytest.raises(cs.UserError, match=r"std must be a number above 0 for each channel \(1 or 3\), but got"):
         tiny_memory(std=(1.0, 2.0))
     memory, data = tiny_memory(), tiny_data([4, 4])
     for ask in (lambda: memory.set, memory.train, lambda: memory.save("a"), lambda: memory.seen(data)):

@@ -76,8 +76,9 @@ def test_it_is_a_dataset() -> None:
         ({"labels": torch.tensor([0, 0, 1])}, "must number 4"),
         ({"labels": torch.rand(4, 3)}, "soft labels"),
         ({"images": torch.rand(4, 3, 1, 64)}, "images must be square, but got '1x64'"),
-        ({"std": (0.2, 0.0, 0.2)}, "std must be above 0"),
-        ({"mean": (float("nan"), 0.0, 0.2)}, "mean must be finite"),
+        ({"std": (0.2, 0.0, 0.2)}, r"std must be a number above 0 for each channel \(3\)"),
+        ({"mean": (float("nan"), 0.0, 0.2)}, r"mean must be a number for each channel \(3\)"),
+        ({"mean": (0.1,)}, r"mean must be a number for each channel \(3\)"),
         ({"class_names": (), "labels": torch.zeros(4, dtype=torch.int64)}, "at least one class"),
         ({"images": torch.rand(4, 3, 0, 0)}, "at least a pixel"),
         ({"provenance": {"recipe": "text"}}, "a recipe must be a table"),
@@ -113,6 +114,9 @@ def lying(path: Path, edit: str) -> None:
             header["__metadata__"]["condenset"] = json.dumps({"format": 1, "class_names": 7})
         elif edit == "a newer format":
             header["__metadata__"]["condenset"] = json.dumps({"format": 99})
+        elif edit == "a mean that no float can hold":
+            meta = json.loads(header["__metadata__"]["condenset"])
+            header["__metadata__"]["condenset"] = json.dumps({**meta, "mean": [10**400] * 3})
         text = json.dumps(header).encode()
         blob = struct.pack("<Q", len(text)) + text + blob[8 + length :]
     path.write_bytes(blob)
@@ -128,6 +132,7 @@ EDITS = [
     "metadata is no JSON",
     "metadata of the wrong kind",
     "a newer format",
+    "a mean that no float can hold",
 ]
 
 
@@ -216,8 +221,11 @@ def test_fingerprint_sees_pixels_labels_and_names() -> None:
         ({"images": torch.zeros(2, 1, 4, 4)}, "uint8"),
         ({"labels": torch.tensor([0, 5])}, r"lie in 0\.\.1"),
         ({"labels": torch.tensor([0])}, "labels must have shape"),
-        ({"std": (0.0,)}, "std must be above 0"),
-        ({"mean": (0.1, 0.2)}, "a value a channel"),
+        ({"std": (0.0,)}, r"std must be a number above 0 for each channel \(1\), but got \(0.0,\)"),
+        ({"std": (float("nan"),)}, "std must be a number above 0"),
+        ({"std": (float("inf"),)}, "std must be a number above 0"),
+        ({"mean": (float("nan"),)}, "mean must be a number for each channel"),
+        ({"mean": (0.1, 0.2)}, r"mean must be a number for each channel \(1\)"),
     ],
 )
 def test_image_data_is_validated(fields: dict[str, object], message: str) -> None:
@@ -231,6 +239,11 @@ def test_image_data_is_validated(fields: dict[str, object], message: str) -> Non
     }
     with pytest.raises(cs.UserError, match=message):
         cs.ImageData(**values)  # type: ignore[arg-type]
+
+
+def test_mean_and_std_are_kept_as_floats() -> None:
+    data = dataclasses.replace(tiny_data([2, 2]), mean=[0, 1, 2], std=torch.ones(3))  # type: ignore[arg-type]
+    assert (repr(data.mean), repr(data.std)) == ("(0.0, 1.0, 2.0)", "(1.0, 1.0, 1.0)")
 
 
 def test_the_images_of_some_classes_labelled_anew() -> None:

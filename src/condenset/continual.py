@@ -31,7 +31,7 @@ from condenset.recipes import Recipe, UnrolledRecipe
 from condenset.runs import Run, reported
 from condenset.sizes import in_bytes
 from condenset.train import Trainer, TrainingSet
-from condenset.types import CondensedSet, ImageData, of_classes
+from condenset.types import CondensedSet, ImageData, constants, of_classes
 from condenset.version import VERSION
 
 FORMAT = 1  # of what a memory's file says beside its set
@@ -76,7 +76,9 @@ class Memory:
         self.fields = {name: getattr(made, name) for name in fields}  # as a file can hold them
         self.place = Place.best(device, precision)
         self._bound = None if memory is None else in_bytes(memory)
-        self._mean, self._std, self._can_flip = _constants("mean", mean), _constants("std", std), can_flip
+        self._mean = None if mean is None else constants("mean", mean)
+        self._std = None if std is None else constants("std", std)
+        self._can_flip = can_flip
         self._form: Form | None = None  # known from the first step on
         self._kept: dict[str, Kept] = {}  # by class, in the order of labels
         self._steps: list[dict[str, Any]] = []  # what came when, for the record
@@ -297,15 +299,3 @@ def _name(label: int, class_names: Sequence[str] | None) -> str:
         return str(label)
     check(0 <= label < len(class_names), f"labels must lie in 0..{len(class_names) - 1}", label)
     return str(class_names[label])
-
-
-def _constants(what: str, values: Sequence[float] | None) -> tuple[float, ...] | None:
-    """The mean or std of each channel, as given."""
-    if values is None:
-        return None
-    try:
-        found = tuple(float(value) for value in values)
-    except (TypeError, ValueError):
-        raise UserError(f"{what} must be a number for each channel, but got {values!r}") from None
-    check(len(found) in (1, 3) and all(map(math.isfinite, found)), f"{what} must have 1 or 3 numbers", values)
-    return found

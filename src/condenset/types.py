@@ -53,8 +53,7 @@ class ImageData:
         check(shape[0] > 0, "there must be at least one image", shape[0])
         low, high = int(self.labels.min()), int(self.labels.max())
         check(low >= 0 and high < self.num_classes, f"labels must lie in 0..{self.num_classes - 1}", (low, high))
-        check(len(self.mean) == len(self.std) == shape[1], "mean and std must have a value a channel", self.mean)
-        check(min(self.std) > 0, "std must be above 0", self.std)
+        _take_constants(self)
         rows = len(self.class_rows)
         check(rows in (0, self.num_classes), "class_rows must have a number for each class, or none", rows)
 
@@ -159,9 +158,7 @@ class CondensedSet(Dataset[tuple[Tensor, Tensor]]):
             check(labels.shape == (len(images), num_classes), "soft labels must be (images, classes)", labels.shape)
             check(labels.dtype == torch.float32, "soft labels must be float32", labels.dtype)
             check(bool(torch.isfinite(labels).all()), "soft labels must be finite", "NaN or infinity")
-        check(len(self.mean) == len(self.std) == images.shape[1], "mean and std must have a value a channel", self.mean)
-        check(all(map(math.isfinite, self.mean)), "mean must be finite", self.mean)
-        check(all(math.isfinite(s) and s > 0 for s in self.std), "std must be above 0", self.std)
+        _take_constants(self)
         if (steps := self.step_sizes) is not None:
             listed = steps.ndim == 1 and len(steps) > 0 and steps.dtype == torch.float32
             check(listed, "step sizes must be a list of float32", f"{steps.dtype} of shape {tuple(steps.shape)}")
@@ -222,8 +219,8 @@ class CondensedSet(Dataset[tuple[Tensor, Tensor]]):
                 images=tensors["images"].clone(),
                 labels=tensors["labels"].clone(),
                 class_names=tuple(map(str, meta["class_names"])),
-                mean=tuple(map(float, meta["mean"])),
-                std=tuple(map(float, meta["std"])),
+                mean=meta["mean"],
+                std=meta["std"],
                 step_sizes=tensors["step_sizes"].clone() if "step_sizes" in tensors else None,
                 provenance=dict(meta["provenance"]),
             )
@@ -231,6 +228,24 @@ class CondensedSet(Dataset[tuple[Tensor, Tensor]]):
             raise UserError(f"{path}: {error}") from None
         except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
             raise UserError(f"{path} is not a set of condenset: {type(error).__name__} in its metadata") from None
+
+
+def constants(what: str, values: Any, channels: Sequence[int] = (1, 3)) -> tuple[float, ...]:
+    """The mean or std of each channel as floats; channels: how many there may be of them."""
+    try:
+        found = tuple(math.nan if isinstance(value, str | bool) else float(value) for value in values)
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # RuntimeError: of a tensor of several numbers
+        found = ()
+    fits = len(found) in channels and all(math.isfinite(value) and (what == "mean" or value > 0) for value in found)
+    rule = f"{what} must be a number{'' if what == 'mean' else ' above 0'} for each channel"
+    check(fits, f"{rule} ({' or '.join(map(str, channels))})", values)
+    return found
+
+
+def _take_constants(images: ImageData | CondensedSet) -> None:
+    """Check and keep the mean and std that were given with the images."""
+    for what in ("mean", "std"):
+        object.__setattr__(images, what, constants(what, getattr(images, what), images.images.shape[1:2]))
 
 
 def check_data(name: str, value: object, split: str = "train") -> None:

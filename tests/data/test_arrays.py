@@ -55,6 +55,16 @@ def test_mean_and_std_are_of_the_pixels() -> None:
     assert given.mean == (0.1, 0.2, 0.3) and given.std == (1.0, 1.0, 1.0)
 
 
+@pytest.mark.parametrize(
+    "values",
+    [5, "abc", "5", ["0.5"], [True], [None], [float("nan")], [float("inf")], [10**400], [16**5000], [], [1, 2]],
+)
+def test_a_mean_or_std_that_is_none_is_refused(refused: Refused, values: Any) -> None:
+    for what, rule in (("mean", "mean must be a number for"), ("std", "std must be a number above 0 for")):
+        with refused(f"{rule} each channel (1 or 3), but got"):
+            from_arrays(pixels(2, 4, 4), [0, 1], **{what: values})
+
+
 def test_uint8_is_shared_and_read_only_memory_copied() -> None:
     x = pixels(2, 1, 3, 3)
     shared = from_arrays(x, [0, 1])

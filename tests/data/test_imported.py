@@ -252,8 +252,10 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
     "more names": (edit(class_names=["a", "b", "c", "d"]), "an image of every class, but got 'd'"),
     "mean": (edit(mean="x"), "mean must be"),
     "nan": (edit(mean=[float("nan")] * 3), "mean must be"),
-    "one mean": (edit(mean=[0.5]), "a value a channel"),
-    "std 0": (edit(std=[0, 0, 0]), "std must be above 0"),
+    "no mean": (edit(mean=None), "mean must be"),
+    "one mean": (edit(mean=[0.5]), "mean must be a number for each channel (3)"),
+    "a mean that no float can hold": (edit(mean=[10**400] * 3), "mean must be"),
+    "std 0": (edit(std=[0, 0, 0]), "std must be a number above 0 for each channel"),
     "flip": (edit(can_flip="yes"), "can_flip must be"),
     "source": (edit(source=None), "source must be text"),
     "split": (edit(train=None), "train must be an object"),
@@ -284,6 +286,7 @@ def test_a_damaged_set_is_refused(imported: Path, refused: Refused, kind: str) -
     damage(imported)
     with refused(part):
         load("mine")
+    assert [entry.state for entry in describe() if entry.name == "mine"] == ["broken"]
 
 
 def test_a_huge_header_allocates_nothing(tmp_path: Path, refused: Refused) -> None:

@@ -21,7 +21,7 @@ from condenset.data.raw import Labels, Part, PixelStats, Raw, array_part, blocks
 from condenset.data.sources import find_source
 from condenset.errors import UserError, check
 from condenset.files import write_file
-from condenset.types import ImageData, Splits
+from condenset.types import ImageData, Splits, constants
 
 FORMAT = 1
 META = "meta.json"
@@ -133,12 +133,9 @@ def read_imported(folder: Path) -> Splits:
 
 
 def _check_meta(meta: dict[str, Any]) -> None:
-    names, mean, std = meta.get("class_names"), meta.get("mean"), meta.get("std")
+    names = meta.get("class_names")
     named = isinstance(names, list) and bool(names) and all(isinstance(name, str) for name in names)
     check(named, "class_names must be a list of names", type(names).__name__)
-    for key, values in (("mean", mean), ("std", std)):
-        numbers = isinstance(values, list) and all(type(v) in (int, float) and math.isfinite(v) for v in values)
-        check(numbers and values != [], f"{key} must be a list of numbers", values)
     check(type(meta.get("can_flip")) is bool, "can_flip must be true or false", meta.get("can_flip"))
     for key in ("name", "source"):
         check(isinstance(meta.get(key), str), f"{key} must be text", meta.get(key))
@@ -165,8 +162,8 @@ def _read_split(folder: Path, split: str, meta: dict[str, Any]) -> ImageData:
             images=images,
             labels=labels,
             class_names=names,
-            mean=tuple(map(float, meta["mean"])),
-            std=tuple(map(float, meta["std"])),
+            mean=constants("mean", meta.get("mean")),
+            std=constants("std", meta.get("std")),
             name=meta["name"],
             source=meta["source"],
             can_flip=meta["can_flip"],

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from condenset.errors import UserError
 from condenset.progress import progress_bar
-from condenset.types import ImageData, Splits
+from condenset.types import ImageData, Splits, constants
 
 Pixels = NDArray[np.uint8]
 Labels = NDArray[np.int64]
@@ -179,8 +179,8 @@ def image_data(
         images=images,
         labels=torch.from_numpy(labels),
         class_names=tuple(class_names),
-        mean=tuple(map(float, mean)),
-        std=tuple(map(float, std)),
+        mean=constants("mean", mean),
+        std=constants("std", std),
         name=name,
         source=source,
         can_flip=can_flip,
