@@ -125,7 +125,7 @@ def test_forgetting_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
         trainer.train(1)
         first = seen.counts_N.clone()
         trainer.train(2)
-        return [first, *seen.state]
+        return [first, *seen.state.values()]
 
     check_replayed(count, monkeypatch)
 

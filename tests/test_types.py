@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 
 import condenset as cs
 from condenset.files import write_file
-from condenset.types import of_classes
+from condenset.types import of_classes, percent
 from plain import tiny_data
 
 
@@ -259,3 +259,10 @@ def test_the_images_of_some_classes_labelled_anew() -> None:
         of_classes(data, ["x"])
     with pytest.raises(cs.UserError, match="class_rows must have a number for each class, or none, but got 2"):
         dataclasses.replace(data, class_rows=(1, 2))
+
+
+def test_one_network_has_no_spread() -> None:
+    for accuracies, text in (((0.5,), "50.0"), ((0.49, 0.51), "50.0 ± 1.0")):
+        scores = cs.Scores(accuracies=accuracies, network="ConvNet")
+        assert str(scores) == f"{text} ({len(accuracies)} × ConvNet)"
+        assert percent({"accuracies": accuracies, "accuracy_mean": 0.5, "accuracy_std": 0.01}) == text

@@ -86,10 +86,12 @@ def _drawn_width(lines: Sequence[Sequence[str]]) -> int:
 
 def print_scores(records: Sequence[Mapping[str, Any]]) -> None:
     """Accuracy and cost of every method and number of images a class."""
+    from condenset.types import percent
+
     rows = []
     for record in records:
         scored = "accuracy_mean" in record
-        accuracy = f"{100 * record['accuracy_mean']:.1f} ± {100 * record['accuracy_std']:.1f}" if scored else "-"
+        accuracy = percent(record) if scored else "-"
         nets = f"{len(record['accuracies'])} × {record['network']}" if scored else str(record["network"] or "-")
         spent = [record.get(key) for key in ("condense_seconds", "evaluate_seconds")]
         seconds = [f"{value:.1f}" if value else "-" for value in spent]

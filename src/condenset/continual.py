@@ -6,7 +6,6 @@ Every step's classes are condensed from that step's data alone, and what is stor
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple

@@ -286,7 +286,14 @@ class Scores:
         return math.sqrt(sum((a - self.mean) ** 2 for a in self.accuracies) / len(self.accuracies))
 
     def __str__(self) -> str:
-        return f"{100 * self.mean:.1f} ± {100 * self.std:.1f} ({len(self.accuracies)} × {self.network})"
+        record = {"accuracies": self.accuracies, "accuracy_mean": self.mean, "accuracy_std": self.std}
+        return f"{percent(record)} ({len(self.accuracies)} × {self.network})"
+
+
+def percent(record: Mapping[str, Any]) -> str:
+    """The accuracies of a record as `63.0 ± 0.4`, or `63.0` of a single network, which has no spread."""
+    spread = f" ± {100 * record['accuracy_std']:.1f}" if len(record["accuracies"]) > 1 else ""
+    return f"{100 * record['accuracy_mean']:.1f}{spread}"
 
 
 def normalise(pixels: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:

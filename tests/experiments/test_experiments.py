@@ -265,12 +265,6 @@ def test_too_few_images_are_told_of_before_anything_is_made(name: str, splits: S
     assert not (tmp_path / "parts").exists()
 
 
-def test_one_network_has_no_spread() -> None:
-    record = {"accuracy_mean": 0.5, "accuracy_std": 0.01}
-    assert common.percent(record | {"accuracies": [0.5]}) == "50.0"
-    assert common.percent(record | {"accuracies": [0.49, 0.51]}) == "50.0 ± 1.0"
-
-
 def test_what_is_asked_of_the_scoring_reaches_it(
     splits: Splits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -351,9 +351,3 @@ def read_record(path: Path, needed: Collection[str] = ()) -> Record:
 def made_on(record: Mapping[str, Any]) -> Record:
     """What a part's record says of where and by what it came about (`Lab.made_on`)."""
     return {key: record[key] for key in ("device", "hardware", "precision", "version") if key in record}
-
-
-def percent(record: Mapping[str, Any]) -> str:
-    """`63.0 ± 0.4`, or `63.0` of a single network, which has no spread."""
-    spread = f" ± {100 * record['accuracy_std']:.1f}" if len(record["accuracies"]) > 1 else ""
-    return f"{100 * record['accuracy_mean']:.1f}{spread}"

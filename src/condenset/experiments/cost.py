@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
 from condenset.errors import check
-from condenset.experiments.common import Lab, Outcome, Record, Table, percent
+from condenset.experiments.common import Lab, Outcome, Record, Table
 from condenset.recipes import MatchingRecipe
 from condenset.report.charts import new_chart, set_seconds
+from condenset.types import percent
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

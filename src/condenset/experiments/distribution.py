@@ -105,9 +105,9 @@ def tsne(features_NF: Tensor, seed: int) -> Tensor:
 
     values = features_NF.double().numpy()
     if min(values.shape) > 50:  # the usual first step: distances stay nearly the same, at a fraction of the cost
-        values = PCA(50, random_state=seed).fit_transform(values)
+        values = PCA(50, random_state=seed % 2**32).fit_transform(values)
     perplexity = min(30.0, (len(values) - 1) / 3)
-    placed = TSNE(perplexity=perplexity, init="pca", random_state=seed).fit_transform(values)
+    placed = TSNE(perplexity=perplexity, init="pca", random_state=seed % 2**32).fit_transform(values)
     return torch.from_numpy(placed).float()
 
 

@@ -8,13 +8,13 @@ import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from condenset.experiments.common import Lab, Outcome, Record, Table, percent
+from condenset.experiments.common import Lab, Outcome, Record, Table
 from condenset.methods.pools import EDGES, Pool, fill_pool, pool_protocol
 from condenset.recipes import DistributionRecipe
 from condenset.report.charts import new_panels
 from condenset.report.grid import draw_grid
 from condenset.runs import Run
-from condenset.types import CondensedSet
+from condenset.types import CondensedSet, percent
 from condenset.workflow import cost_of
 
 if TYPE_CHECKING:

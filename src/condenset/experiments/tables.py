@@ -10,8 +10,9 @@ import torch
 
 from condenset import networks
 from condenset.errors import check
-from condenset.experiments.common import Lab, Outcome, Record, Table, percent
+from condenset.experiments.common import Lab, Outcome, Record, Table
 from condenset.report.charts import draw_bars, new_chart
+from condenset.types import percent
 from condenset.workflow import cost_of
 
 if TYPE_CHECKING:
