@@ -152,7 +152,7 @@ def only(pool: Pool, folder: Path, number: int) -> Pool:
     folder.mkdir()
     state = pool.states[number]
     shutil.copy(pool.folder / pools.ABOUT, folder)
-    meta = {"about": pools._hash(pool.about), "states": [{"step": state.step, "accuracy": state.accuracy}]}
+    meta = {"about": pools.hashed(pool.about), "states": [{"step": state.step, "accuracy": state.accuracy}]}
     weights = read_tensors(state.path)[0]["weights"][state.row][None]
     write_tensors(folder / "0000.safetensors", {"weights": weights}, {"pool": json.dumps(meta)})
     return Pool.load(folder)
@@ -328,7 +328,7 @@ def promising(pool: Pool, folder: Path, **about: object) -> Path:
     (folder / "pool.json").write_text(json.dumps(told))
     for path in folder.glob("*.safetensors"):
         tensors, metadata = read_tensors(path)
-        meta = {**json.loads(metadata["pool"]), "about": pools._hash(told)}
+        meta = {**json.loads(metadata["pool"]), "about": pools.hashed(told)}
         write_tensors(path, tensors, {"pool": json.dumps(meta)})
     return folder
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from condenset import networks
 from condenset.engine import Place
-from condenset.errors import UserError, check, told
+from condenset.errors import UserError, check, one_line, told
 from condenset.train import TrainingSet
 
 Builder = Callable[[int, int, int], nn.Module]  # (channels, side of the images, classes) -> network
@@ -114,12 +114,7 @@ def faults_told(architecture: object) -> Iterator[None]:
     except Exception as error:
         if isinstance(architecture, str) or isinstance(error, UserError):
             raise
-        raise UserError(reason_of(error)) from error
-
-
-def reason_of(error: Exception) -> str:
-    """What an error says, in one line; of one that says nothing its kind."""
-    return " ".join(str(error).split()) or type(error).__name__
+        raise UserError(one_line(error)) from error
 
 
 @contextlib.contextmanager

@@ -88,3 +88,10 @@ def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
     text = value if isinstance(value, str) else written(value)
     near = difflib.get_close_matches(text.lower(), names, n=1)
     raise UserError(message + (f"; did you mean {near[0]!r}?" if near else ""))
+
+
+def one_line(error: BaseException) -> str:
+    """An error's text without line breaks, or its type if it has none."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return " ".join(str(error).split()) or type(error).__name__

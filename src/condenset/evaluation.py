@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-import json
 import time
 import warnings
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ from condenset import networks
 from condenset.engine import Place
 from condenset.engine.memory import parts
 from condenset.errors import UserError, check
+from condenset.files import hashed
 from condenset.presets import make_protocol
 from condenset.progress import Shown
 from condenset.recipes import Protocol
@@ -158,7 +158,7 @@ def digest_of(
         "set": [content, small.mean, small.std, small.can_flip],
         "looks": {name: images.fingerprint for name, images in looks.items()},
     }
-    return hashlib.blake2b(json.dumps(about, sort_keys=True).encode(), digest_size=8).hexdigest()
+    return hashed(about)
 
 
 def seen_as(small: CondensedSet | ImageData, test: ImageData, device: torch.device) -> TrainingSet:

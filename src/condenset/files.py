@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import os
 import sys
 import tempfile
@@ -10,10 +12,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from condenset.errors import UserError
+from condenset.errors import UserError, one_line
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+def hashed(value: object) -> str:
+    """16 hex digits of whatever JSON can hold: equal values have equal ones."""
+    return hashlib.blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
 def write_file(path: str | os.PathLike[str], content: bytes) -> None:
@@ -77,7 +84,7 @@ def _opened(path: str | os.PathLike[str]) -> Iterator[Any]:
         with safetensors.safe_open(path, framework="pt") as file:
             yield file
     except (safetensors.SafetensorError, RuntimeError, OverflowError) as error:
-        raise UserError(f"{path} is not a readable .safetensors file: {' '.join(str(error).split())}") from None
+        raise UserError(f"{path} is not a readable .safetensors file: {one_line(error)}") from None
 
 
 @contextlib.contextmanager

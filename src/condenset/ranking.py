@@ -18,11 +18,11 @@ import torch
 from torch import nn
 
 from condenset import draws, runs
-from condenset.builders import Architectures, Builder, built, by_name, faults_told, reason_of, seeded
+from condenset.builders import Architectures, Builder, built, by_name, faults_told, seeded
 from condenset.data.validation import split_off
 from condenset.engine import Place
 from condenset.engine.memory import parts
-from condenset.errors import UserError, check, check_kind
+from condenset.errors import UserError, check, check_kind, one_line
 from condenset.evaluation import check_match, digest_of, seen_as
 from condenset.files import write_file
 from condenset.presets import training_protocol
@@ -295,7 +295,7 @@ class _Search:
 
     def _give_up(self, name: str, error: Exception, seconds: float) -> None:
         """Leave an architecture; why is written down where trying again comes to the same, not of a user's code."""
-        self.reasons[name] = reason_of(error)
+        self.reasons[name] = one_line(error)
         self.seconds[name] += seconds
         if isinstance(error, UserError) and (spec := self._spec(name)):
             self.run.event("failed", name=name, spec=spec, settings=self.settings, reason=self.reasons[name])

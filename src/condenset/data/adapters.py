@@ -11,10 +11,9 @@ import torch
 from PIL import Image
 
 from condenset.data.arrays import as_labels, channels_first, to_bytes
-from condenset.data.guards import one_line
 from condenset.data.images import GREY_MODES, Frame, check_size, framed
 from condenset.data.raw import Pixels, image_data
-from condenset.errors import UserError, check
+from condenset.errors import UserError, check, one_line
 from condenset.progress import progress_bar
 from condenset.types import ImageData
 

@@ -15,10 +15,10 @@ import torch
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from condenset.data.guards import one_line, require_file
+from condenset.data.guards import require_file
 from condenset.data.raw import HELD_OUT, Labels, Pixels, Raw, array_part, check_labels, hold_out, image_data
 from condenset.data.readers import DEFLATE_MOST
-from condenset.errors import UserError, check
+from condenset.errors import UserError, check, one_line
 from condenset.types import ImageData
 
 LAYOUTS = "images must be (N, H, W), (N, H, W, C) or (N, C, H, W) with 1 or 3 channels"

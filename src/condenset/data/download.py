@@ -15,9 +15,9 @@ import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 
-from condenset.data.guards import guard, new_folder, one_line
+from condenset.data.guards import guard, new_folder
 from condenset.data.sources import SOURCES, Download, data_folder, require_source
-from condenset.errors import UserError, check
+from condenset.errors import UserError, check, one_line
 from condenset.progress import progress_bar
 
 CHUNK = 1 << 18

@@ -11,17 +11,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from condenset.errors import UserError
+from condenset.errors import UserError, one_line
 from condenset.files import held
 
 OLD = 24 * 3600  # seconds; a lock may be unknown to other machines that share the disk
-
-
-def one_line(error: BaseException) -> str:
-    """An error's text without line breaks, or its type if it has none."""
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    return " ".join(str(error).split()) or type(error).__name__
 
 
 @contextmanager

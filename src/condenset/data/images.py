@@ -16,9 +16,9 @@ from joblib import Parallel, cpu_count, delayed
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from condenset.data.guards import guard, one_line
+from condenset.data.guards import guard
 from condenset.data.raw import HELD_OUT, Labels, Part, Pixels, Raw, hold_out, image_data, read_into_memory
-from condenset.errors import UserError, check
+from condenset.errors import UserError, check, one_line
 from condenset.types import ImageData
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".pbm", ".pnm")

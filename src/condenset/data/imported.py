@@ -16,10 +16,10 @@ import numpy as np
 import torch
 
 from condenset.data.arrays import npy_header
-from condenset.data.guards import guard, new_folder, one_line, require_file, restore, sync_folder
+from condenset.data.guards import guard, new_folder, require_file, restore, sync_folder
 from condenset.data.raw import Labels, Part, PixelStats, Raw, array_part, blocks
 from condenset.data.sources import find_source
-from condenset.errors import UserError, check
+from condenset.errors import UserError, check, one_line
 from condenset.files import write_file
 from condenset.types import ImageData, Splits, constants
 

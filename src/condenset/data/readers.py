@@ -15,9 +15,9 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from condenset.data.guards import guard, one_line, require_file
+from condenset.data.guards import guard, require_file
 from condenset.data.raw import HELD_OUT, Labels, Pixels, Raw, array_part, hold_out
-from condenset.errors import UserError
+from condenset.errors import UserError, one_line
 
 DIGIT_NAMES = tuple("0123456789")
 FASHION_NAMES = (

@@ -6,7 +6,6 @@ Shapes: S states of a network, G states of a group, P numbers of a network.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import itertools
 import json
 import math
@@ -25,7 +24,7 @@ from condenset.data.validation import split_off
 from condenset.engine import Place
 from condenset.engine.memory import parts
 from condenset.errors import UserError, check, check_path, whole
-from condenset.files import read_metadata, read_rows, write_file, write_tensors
+from condenset.files import hashed, read_metadata, read_rows, write_file, write_tensors
 from condenset.methods.trained import about_training
 from condenset.presets import training_protocol
 from condenset.progress import Shown
@@ -80,7 +79,7 @@ class Pool:
     def fingerprint(self) -> str:
         """Which networks these are, wherever the folder lies."""
         known = [(state.path.name, state.step, state.accuracy) for state in self.states]
-        return _hash([dict(self.about), known])
+        return hashed([dict(self.about), known])
 
     def group(self, group: str) -> list[State]:
         """The states whose validation accuracy lies in a group such as 60-70; all: all of them."""
@@ -238,7 +237,7 @@ class Watch:
     def metadata(self, about: Mapping[str, Any]) -> dict[str, str]:
         """What a file says of its states, and of the pool it belongs to."""
         states = [{"step": step, "accuracy": accuracy} for step, accuracy, _ in self.kept]
-        return {"pool": json.dumps({"about": _hash(about), "states": states})}
+        return {"pool": json.dumps({"about": hashed(about), "states": states})}
 
 
 def early_looks(steps: int) -> frozenset[int]:
@@ -320,7 +319,7 @@ def _read_states(path: Path, about: Mapping[str, Any]) -> list[State]:
     except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         reason = str(error) if isinstance(error, UserError) else f"{path} is not a network of a pool"
         raise UserError(f"{reason}; {hint}") from None
-    if mine != _hash(about):
+    if mine != hashed(about):
         raise UserError(f"{path} belongs to another pool; {hint}")
     return states
 
@@ -331,7 +330,3 @@ def _read_weights(path: Path, rows: Sequence[int], num: int) -> Tensor:
     if not fits or not bool(weights_SP.isfinite().all()):
         raise UserError(f"{path} holds other weights than its network has; delete it to train the network again")
     return weights_SP
-
-
-def _hash(value: object) -> str:
-    return hashlib.blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=8).hexdigest()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
 import json
 import time
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from torch import Tensor
 from condenset import networks
 from condenset.engine.memory import images_together
 from condenset.errors import UserError
-from condenset.files import read_tensors, write_tensors
+from condenset.files import hashed, read_tensors, write_tensors
 from condenset.recipes import Protocol
 from condenset.runs import Run, reported, writable
 from condenset.train import TEST_BATCH, Forgetting, Trainer, TrainingSet
@@ -42,7 +41,7 @@ class Trained:
 def trained(data: ImageData, protocol: Protocol, run: Run) -> Trained:
     """The network that data, protocol and seed make: trained unless this run did so before, also before a stop."""
     about = about_training(data, protocol, run)
-    name = hashlib.blake2b(json.dumps(about, sort_keys=True).encode(), digest_size=6).hexdigest()
+    name = hashed(about)[:12]
     if name not in run.shared:
         path = run.networks_folder / f"{name}.safetensors" if run.networks_folder else None
         run.shared[name] = _found_or_trained(path, about, data, protocol, run)
