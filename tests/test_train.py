@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -217,11 +218,22 @@ def test_whatever_decides_an_accuracy_is_in_its_digest() -> None:
     assert len(set(found)) == len(found)
 
 
-def test_networks_that_diverged_are_told_of() -> None:
+def test_networks_that_diverged_are_told_of(tmp_path: Path) -> None:
     data = tiny_data([6, 6])
     fields = {"network": "convnet(width=8, depth=2)", "epochs": 20, "device": "cpu"}
     with pytest.warns(UserWarning, match="2 of 2 networks diverged"):
         cs.evaluate(data, data, nets=2, lr=1e6, **fields)
+    for nets in (1, 2):  # also of one that was trained before a stop
+        with pytest.warns(UserWarning, match=f"{nets} of {nets} networks diverged"):
+            score(data, data, protocol(nets=nets, lr=1e6, epochs=20), Run(place=CPU, folder=tmp_path))
+
+
+def test_a_set_that_is_still_learned_can_be_scored() -> None:
+    data = tiny_data([6, 6])
+    small = cs.condense(data, "random", ipc=2, device="cpu")
+    learned = dataclasses.replace(small, images=small.images.clone().requires_grad_())
+    fields = {"network": "convnet(width=8, depth=2)", "nets": 1, "epochs": 2, "device": "cpu"}
+    assert cs.evaluate(learned, data, **fields).accuracies == cs.evaluate(small, data, **fields).accuracies
 
 
 def test_a_whole_dataset_has_epochs_of_its_own() -> None:

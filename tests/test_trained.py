@@ -260,11 +260,26 @@ def test_stopped_while_training_and_while_choosing(
     assert progress.seen == [*range(1, 12), 1, 2, 3]  # the last step of twelve is told by what comes then
 
 
-def test_a_network_that_diverges_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("seconds", "when"), [(30.0, "pass"), (0.0, "step")])
+def test_a_network_that_diverges_is_one_line_and_leaves_nothing(
+    seconds: float, when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("condenset.runs.CHECKPOINT_SECONDS", seconds)
     recipe = tiny_recipe("herding", network_lr=1e30, epochs=20)
-    with pytest.raises(cs.UserError, match=r"no longer numbers after pass \d+: a smaller network_lr may help"):
+    with pytest.raises(cs.UserError, match=rf"no longer numbers after {when} \d+: a smaller network_lr may help"):
         METHODS["herding"](tiny_data([6, 6]), recipe, Run(place=CPU, folder=tmp_path))
     assert not (tmp_path / "networks").exists()
+
+
+def test_the_checkpoint_of_another_training_is_refused(tmp_path: Path) -> None:
+    data = tiny_data([6, 6, 6])
+    run = Run(place=CPU, folder=tmp_path)
+    run.progress = StopAt(run, 5)
+    protocols = [Protocol(network="convnet(width=8, depth=2)", epochs=3, batch=8, lr=lr) for lr in (0.5, 0.01)]
+    with pytest.raises(Interrupted):
+        trained(data, protocols[0], run)
+    with pytest.raises(cs.UserError, match="it differs in training"):
+        trained(data, protocols[1], Run(place=CPU, folder=tmp_path))
 
 
 def test_the_network_is_asked_in_evaluation_mode_whole_or_in_parts() -> None:

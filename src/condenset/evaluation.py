@@ -95,7 +95,8 @@ def score(small: CondensedSet | ImageData, test: ImageData, protocol: Protocol, 
     num = max(map(len, groups), default=0)
     trainers = [Trainer(protocol.network, train_set, made, place, compiling=not own) for _ in range(num)]
     steps = len(own["schedule"]) if own else protocol.length(len(train_set))[0]
-    total, done, diverged = protocol.nets * steps, len(known) * steps, 0
+    total, done = protocol.nets * steps, len(known) * steps
+    diverged = {net for net, event in known.items() if event.get("diverged")}
     with reported(run, text or "training networks", total, done) as report:
         for nets in groups:
             began, mine = time.monotonic(), trainers[: len(nets)]
@@ -109,13 +110,14 @@ def score(small: CondensedSet | ImageData, test: ImageData, protocol: Protocol, 
             right = [
                 trainer.accuracy(test_set, functools.partial(run.progress.update, done, "testing")) for trainer in mine
             ]
-            diverged += sum(not trainer.is_finite() for trainer in mine)
+            diverged |= {net for net, trainer in zip(nets, mine, strict=True) if not trainer.is_finite()}
             seconds = round((time.monotonic() - began) / len(nets), 3)
             for net, accuracy in zip(nets, right, strict=True):
-                run.event("network", net=net, accuracy=accuracy, seconds=seconds, way=way)
+                broken = {"diverged": True} if net in diverged else {}
+                run.event("network", net=net, accuracy=accuracy, seconds=seconds, way=way, **broken)
                 found[net] = accuracy
     if diverged:
-        which = f"{diverged} of {len(left)} networks diverged"
+        which = f"{len(diverged)} of {protocol.nets} networks diverged"
         warnings.warn(f"{which}, and their accuracy tells nothing of the set: a smaller lr may help", stacklevel=2)
     accuracies = [found[net] for net in range(protocol.nets)]
     return Scores(
@@ -149,7 +151,7 @@ def digest_of(
         digest = hashlib.sha256()
         for tensor in (small.images, small.labels, small.step_sizes):
             if tensor is not None:
-                digest.update(tensor.cpu().contiguous().numpy().data)
+                digest.update(tensor.detach().cpu().contiguous().numpy().data)
         content = digest.hexdigest()
     about = {
         **fields,

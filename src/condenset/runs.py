@@ -122,11 +122,16 @@ class Run:
 
         return [event for event in self.events("network") if is_one(event)]
 
+    def checkpoint_due(self, *, force: bool = False) -> bool:
+        """Whether a checkpoint is to be written now."""
+        waited = time.monotonic() - self._last_save
+        return self.checkpoint_path is not None and (force or waited >= self._wait * CHECKPOINT_SECONDS)
+
     def checkpoint(self, step: int, seconds: float, state: Mapping[str, Tensor], *, force: bool = False) -> None:
         """Save the whole state of the job, if it is time to and all of it is finite."""
-        began = time.monotonic()
-        if self.checkpoint_path is None or not (force or began - self._last_save >= self._wait * CHECKPOINT_SECONDS):
+        if self.checkpoint_path is None or not self.checkpoint_due(force=force):
             return
+        began = time.monotonic()
         _check_finite(self, state, step)
         meta = {"job": self.job, "recipe": dict(self.recipe), "seed": self.seed, "step": step, "seconds": seconds}
         with writable(self.checkpoint_path):

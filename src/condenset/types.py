@@ -86,9 +86,9 @@ class ImageData:
         if self.known_fingerprint:
             return self.known_fingerprint
         digest = hashlib.sha256(repr((tuple(self.images.shape), self.class_names)).encode())
-        digest.update(self.labels.contiguous().numpy().data)
+        digest.update(self.labels.cpu().contiguous().numpy().data)
         for part in self.images.split(4096):
-            digest.update(part.contiguous().numpy().data)
+            digest.update(part.cpu().contiguous().numpy().data)
         return digest.hexdigest()[:16]
 
 

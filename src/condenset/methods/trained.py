@@ -18,7 +18,7 @@ from condenset.engine.memory import images_together
 from condenset.errors import UserError
 from condenset.files import hashed, read_tensors, write_tensors
 from condenset.recipes import Protocol
-from condenset.runs import Run, reported, writable
+from condenset.runs import Interrupted, Run, reported, writable
 from condenset.train import TEST_BATCH, Forgetting, Trainer, TrainingSet
 from condenset.types import ImageData
 
@@ -57,7 +57,11 @@ def _found_or_trained(
     if path and path.exists():
         tensors, seconds = _read(path, about, _layout(network, data))
     else:
-        tensors, seconds = _train(data, protocol, run)
+        before, run.recipe = run.recipe, {**run.recipe, "training": hashed(about)}  # which a checkpoint is of
+        try:
+            tensors, seconds = _train(data, protocol, run)
+        finally:
+            run.recipe = before
         if path:
             with writable(path):
                 write_tensors(path, tensors, {"network": json.dumps(about | {"seconds": seconds})})
@@ -86,22 +90,27 @@ def _train(data: ImageData, protocol: Protocol, run: Run) -> tuple[dict[str, Ten
     seen = Forgetting(len(data), device)
     trainer = Trainer(protocol.network, TrainingSet.of(data, device), protocol, run.place, forgetting=seen)
 
-    def after_pass(number: int) -> None:
+    def check_finite(when: str) -> None:
         if not trainer.is_finite():
-            raise UserError(f"the network is no longer numbers after pass {number}: a smaller network_lr may help")
+            raise UserError(f"the network is no longer numbers after {when}: a smaller network_lr may help")
 
     def spent() -> float:
         return round(run.seconds_before + time.monotonic() - start, 3)
 
-    with reported(run, "training a network on the whole set", trainer.num_steps) as report:
+    def after_rest(done: int) -> None:
+        run.progress.update(done)
+        stopping = bool(run.stop_requested)
+        if run.checkpoint_due(force=stopping):
+            check_finite(f"step {done}")
+            run.checkpoint(done, spent(), trainer.state, force=True)
+        if stopping:
+            raise Interrupted
 
-        def after_rest(done: int) -> None:
-            try:
-                report(done)
-            finally:
-                run.checkpoint(done, spent(), trainer.state, force=bool(run.stop_requested))
+    def after_pass(number: int) -> None:
+        check_finite(f"pass {number}")
 
-        restore = functools.partial(run.restore, most=trainer.num_steps)
+    restore = functools.partial(run.restore, most=trainer.num_steps)
+    with reported(run, "training a network on the whole set", trainer.num_steps):
         trainer.train(run.seed, "trained", report=after_rest, after_pass=after_pass, restore=restore)
     seconds, accuracy = spent(), float(seen.right_N.float().mean())
     run.seconds_before = 0.0  # which are in those of the network
