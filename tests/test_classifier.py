@@ -65,14 +65,16 @@ def test_pixels_that_are_none_get_one_line() -> None:
     grey.add(tiny_data([6, 6], channels=1))
     with pytest.raises(cs.UserError, match=r"got \(12, 8, 8\); grey ones are given as images\[:, None\]"):
         grey.train(**TRAINING)(images[:, 0])
+    with pytest.raises(cs.UserError, match=r"images must be \(N, 3, 8, 8\), but got \(2, 3, 16, 16\)"):
+        trained.accuracy(tiny_data([1, 1], size=16))
     assert torch.equal(trained(images.float() / 255), trained(images))
     exported = torch.export.export(trained, (images.float() / 255,)).module()
     torch.testing.assert_close(exported(images.float() / 255), trained(images))
-    alone = r"images must be \(N, 3, H, W\), but got \(3, 8, 8\); one image alone is given as image\[None\]"
+    alone = r"images must be \(N, 3, 8, 8\), but got \(3, 8, 8\); one image alone is given as image\[None\]"
     for ask in (trained, trained.predict):
         with pytest.raises(cs.UserError, match=alone):
             ask(images[0])
-        with pytest.raises(cs.UserError, match=r"must be \(N, 3, H, W\), but got \(12, 1, 8, 8\)$"):
+        with pytest.raises(cs.UserError, match=r"must be \(N, 3, 8, 8\), but got \(12, 1, 8, 8\)$"):
             ask(images[:, :1])
         assert len(ask(images[0][None])) == 1
     with pytest.raises(cs.UserError, match=r"got \(8, 8, 3\); one image alone is given as image\[None\]"):

@@ -19,13 +19,20 @@ from condenset.types import ImageData, check_data, normalise, of_classes
 class Classifier(nn.Module):
     """(N, C, H, W) pixels, uint8 or floats in 0..1, on its device -> (N, K) logits; in evaluation mode.
 
-    It normalises by itself. network: the bare one, which expects (pixels - mean) / std; class_names: of the K outputs.
+    It normalises by itself. network: the bare one, which expects (pixels - mean) / std; class_names: of the K outputs;
+    size: the side of all images that it can be asked about, None where that is for the network to say.
     """
 
     def __init__(
-        self, network: nn.Module, class_names: Sequence[str], mean: Sequence[float], std: Sequence[float]
+        self,
+        network: nn.Module,
+        class_names: Sequence[str],
+        mean: Sequence[float],
+        std: Sequence[float],
+        size: int | None = None,
     ) -> None:
         super().__init__()
+        self.size = size
         self.network, self.class_names = network, tuple(class_names)
         self.mean, self.std = tuple(mean), tuple(std)
         self.eval()
@@ -33,7 +40,7 @@ class Classifier(nn.Module):
     def forward(self, pixels_NCHW: Tensor) -> Tensor:
         check_kind(pixels_NCHW, Tensor, "pixels must be a tensor")
         shape = tuple(pixels_NCHW.shape)
-        self._check_channels(shape[1] if len(shape) == 4 else None, shape)
+        self._check(shape if len(shape) == 4 else (), shape)
         if pixels_NCHW.dtype == torch.uint8:
             pixels_NCHW = pixels_NCHW.float() / 255
         check(pixels_NCHW.is_floating_point(), "pixels must be uint8, or floats in 0..1", str(pixels_NCHW.dtype))
@@ -43,7 +50,7 @@ class Classifier(nn.Module):
     def predict(self, images: Any) -> list[str]:
         """The class of each image, by name; images as `from_arrays` takes them."""
         pixels = as_pixels(images)
-        self._check_channels(pixels.shape[1], tuple(np.shape(images)))
+        self._check(pixels.shape, tuple(np.shape(images)))
         return [self.class_names[label] for label in self._labels(torch.from_numpy(pixels.copy())).tolist()]
 
     def accuracy(self, test: ImageData) -> float:
@@ -51,13 +58,16 @@ class Classifier(nn.Module):
         mine = tested(test, self.class_names)
         return float((self._labels(mine.images) == mine.labels).float().mean())
 
-    def _check_channels(self, found: int | None, shape: tuple[int, ...]) -> None:
+    def _check(self, found: tuple[int, ...], given: tuple[int, ...]) -> None:
+        """Refuse pixels whose shape is not the network's; `given`: as the caller has them."""
         num, hint = len(self.mean), ""
-        if len(shape) == 3:
-            alone = num in (shape[0], shape[-1])
+        if len(given) == 3:
+            alone = num in (given[0], given[-1])
             hint = "; one image alone is given as image[None]" if alone else "; grey ones are given as images[:, None]"
-        if found != num:
-            raise UserError(f"images must be (N, {num}, H, W), but got {shape}{hint}")
+        wanted = (num, *((self.size, self.size) if self.size else found[2:]))
+        if found[1:] != wanted:
+            sides = f"{self.size}, {self.size}" if self.size else "H, W"
+            raise UserError(f"images must be (N, {num}, {sides}), but got {given}{hint}")
 
     @torch.no_grad()
     def _labels(self, images_NCHW: Tensor) -> Tensor:

@@ -189,7 +189,8 @@ class Memory:
             if not trainer.is_finite():
                 raise UserError("the network is no longer numbers: a smaller lr may help")
             trained = trainer.result()
-        return Classifier(trained, self.class_names, form.mean, form.std)
+        size = form.shape[-1] if isinstance(architecture, str) else None  # somebody's own may take any
+        return Classifier(trained, self.class_names, form.mean, form.std, size)
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write one .safetensors file, whole or not at all; it is a set's too, and `CondensedSet.load` reads it."""
