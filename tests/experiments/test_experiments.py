@@ -256,6 +256,22 @@ def test_progress_tells_which_part_of_how_many(name: str, splits: Splits, tmp_pa
     assert min(place for place, _ in told) >= 1 and max(place for place, _ in told) == num
 
 
+def test_progress_tells_how_long_the_parts_that_are_left_take(
+    splits: Splits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, told = 0.0, []
+    monkeypatch.setattr(common.time, "monotonic", lambda: now)
+    run = tiny_run(tmp_path)
+    lab = Lab(dataset="tiny", scale="tiny", wishes=Wishes(), splits=splits, run=run, folder=tmp_path)
+    lab.num_parts = 5
+    for number, seconds in enumerate((0.1, 1000.0, 3000.0, 0.1, 500.0)):  # the first and fourth are only read
+        with lab.part(f"part {number}"):
+            told.append(run.progress.part)
+            now += seconds
+    left = ["1/5", "2/5", "3/5 (about 50 min", "4/5 (about 67 min", "5/5 (about 33 min"]
+    assert told == [f"{each} for all that are left)" if "(" in each else each for each in left]
+
+
 @pytest.mark.parametrize("name", AVAILABLE)
 def test_too_few_images_are_told_of_before_anything_is_made(name: str, splits: Splits, tmp_path: Path) -> None:
     """Of 24 images a class the search trains on 22 or fewer, and continual's first step may have enough in its own."""

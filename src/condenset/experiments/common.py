@@ -20,6 +20,7 @@ from condenset.files import write_file
 from condenset.methods.common import images_per_class
 from condenset.methods.matching import can_be_one
 from condenset.presets import make_protocol, make_recipe
+from condenset.progress import LONG, span
 from condenset.recipes import RECIPES, GradientRecipe, Protocol, Recipe
 from condenset.runs import Run, writable
 from condenset.types import CondensedSet, ImageData, Splits
@@ -54,6 +55,7 @@ PROTOCOLS_AT: dict[str, dict[str, Any]] = {
     "paper": {},
 }
 WHOLE_EPOCHS_AT = {"tiny": 3, "small": 100}
+READ_SECONDS = 1.0  # what takes less was there already, or tells little
 LEAST_IMAGE_STEPS = 1_000  # of gradient matching at the scale small: it has few for small sets, many for large ones
 
 
@@ -122,6 +124,7 @@ class Lab:
         self.run.folder = self.run.root = self.folder
         self.num_parts = 0  # that there will be, once the experiment knows: progress tells which of them is under way
         self._begun: dict[str, int] = {}  # their places, by name
+        self._spent: dict[str, float] = {}  # seconds of those that were worked at, by name
 
     @property
     def num_sets(self) -> int:
@@ -158,9 +161,9 @@ class Lab:
     @contextlib.contextmanager
     def part(self, name: str) -> Iterator[Run]:
         """The run, at work in the folder of one part: checkpoints and events of parts keep apart."""
-        run, place = self.run, self._place(name)
+        run, began = self.run, time.monotonic()
         before = run.folder, run.job, run.recipe, run.seconds_before, run.snapshots
-        run.progress.part = f"{place}/{self.num_parts}" if self.num_parts else ""
+        run.progress.part = self._told(name)
         run.folder, run.job, run.seconds_before = self.folder / "parts" / name, name, 0.0
         with writable(run.folder):
             run.folder.mkdir(parents=True, exist_ok=True)
@@ -168,9 +171,20 @@ class Lab:
             yield run
         finally:
             run.folder, run.job, run.recipe, run.seconds_before, run.snapshots = before
+            self._spent[name] = self._spent.get(name, 0.0) + time.monotonic() - began
 
     def _place(self, name: str) -> int:
         return self._begun.setdefault(name, len(self._begun) + 1)
+
+    def _told(self, name: str) -> str:
+        """Which part it is of how many and, if that is long, about how much longer all take at the mean of those done.
+
+        What was done before a stop is only read, and does not count.
+        """
+        place, done = self._place(name), [each for each in self._spent.values() if each > READ_SECONDS]
+        left = (self.num_parts - place + 1) * fmean(done) if done else 0.0
+        told = f"{place}/{self.num_parts}" if self.num_parts else ""
+        return f"{told} (about {span(left)} for all that are left)" if told and left > LONG else told
 
     @contextlib.contextmanager
     def seeded(self, seed: int) -> Iterator[None]:
