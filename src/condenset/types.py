@@ -85,11 +85,15 @@ class ImageData:
         """A hash of pixels, labels and class names: which data a set was made from."""
         if self.known_fingerprint:
             return self.known_fingerprint
-        digest = hashlib.sha256(repr((tuple(self.images.shape), self.class_names)).encode())
-        digest.update(self.labels.cpu().contiguous().numpy().data)
-        for part in self.images.split(4096):
+        return _fingerprint((tuple(self.images.shape), self.class_names), self.labels, self.images)
+
+
+def _fingerprint(about: object, *tensors: Tensor) -> str:
+    digest = hashlib.sha256(repr(about).encode())
+    for tensor in tensors:
+        for part in tensor.detach().split(4096):
             digest.update(part.cpu().contiguous().numpy().data)
-        return digest.hexdigest()[:16]
+    return digest.hexdigest()[:16]
 
 
 def of_classes(data: ImageData, names: Sequence[str]) -> ImageData:
@@ -186,6 +190,12 @@ class CondensedSet(Dataset[tuple[Tensor, Tensor]]):
     def can_flip(self) -> bool:
         """Whether a mirrored image keeps its label, as the source data said."""
         return bool(self.provenance.get("can_flip", True))
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of all that is learned; that of the data a set was made from is in its provenance."""
+        steps = () if self.step_sizes is None else (self.step_sizes,)
+        return _fingerprint(tuple(self.images.shape), self.labels, self.images, *steps)
 
     def normalised(self) -> Tensor:
         """The images as networks expect them: (images - mean) / std."""
