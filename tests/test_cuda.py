@@ -23,7 +23,7 @@ from condenset.presets import make_recipe
 from condenset.recipes import Protocol, Recipe
 from condenset.runs import Interrupted, Run
 from condenset.train import Trainer, TrainingSet, side_by_side
-from plain import tiny_data
+from plain import StopAtStep, tiny_data
 from replayed import USERS
 
 GPU = "cuda"
@@ -151,6 +151,35 @@ def test_a_resumed_run_is_the_same_to_the_bit(method: str, tmp_path: Path, monke
         METHODS[method](data, recipe, run)
     resumed = METHODS[method](data, recipe, run_on_gpu(folder=tmp_path, job="job"))
     assert torch.equal(resumed.images, METHODS[method](data, recipe, run_on_gpu()).images)
+
+
+@pytest.mark.parametrize("norm", ["instance", "batch"])
+def test_networks_stopped_midway_go_on_to_the_same_bits(
+    norm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("condenset.train.REST_AFTER", 2)  # of three steps a pass, on the way too
+    data, test = tiny_data([40, 40], size=16), tiny_data([30, 30], size=16, seed=1)
+    made = Protocol(network=f"convnet(width=16, depth=2, norm={norm!r})", nets=7, epochs=3, batch=32)
+    tested: list[Tensor] = []
+    accuracy = Trainer.accuracy
+
+    def noted(trainer: Trainer, *args: Any) -> float:
+        tested.append(trainer.weights.clone())
+        return accuracy(trainer, *args)
+
+    monkeypatch.setattr(Trainer, "accuracy", noted)
+    whole, networks = score(data, test, made, run_on_gpu()), tested[:]
+    tested.clear()
+    for step in (5, 25, 50, 70):  # in the midst of passes and at their end, of the first five networks and the others
+        run = run_on_gpu(folder=tmp_path, job="whole")
+        run.progress = StopAtStep(run, step)
+        with pytest.raises(Interrupted):
+            score(data, test, made, run)
+        litter()
+    assert score(data, test, made, run_on_gpu(folder=tmp_path, job="whole")).accuracies == whole.accuracies
+    assert len(tested) == 7
+    assert all(torch.equal(mine, plain) for mine, plain in zip(tested, networks, strict=True))
+    assert not (tmp_path / "checkpoint").exists()
 
 
 def test_a_search_side_by_side_is_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ from condenset.recipes import KERNELS, Protocol, Recipe
 from condenset.runs import Interrupted, Run
 from condenset.train import Forgetting, Trainer, TrainingSet, side_by_side
 from condenset.types import CondensedSet
-from plain import tiny_data
+from plain import StopAtStep, tiny_data
 from replayed import capture_on_cpu
 
 CPU = Place.best("cpu")
@@ -178,6 +178,33 @@ def test_a_resumed_run(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
         return tensors_of(METHODS[method](data, recipe, Run(place=CPU, folder=tmp_path, job="job")))
 
     check_replayed(make, monkeypatch)
+
+
+@pytest.mark.parametrize("step", [2, 6, 14, 20])  # of three networks, two side by side, in passes of two and a half
+def test_resumed_networks(step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("condenset.evaluation.together", lambda *_: 2)
+    data, made, plain = tiny_data([5, 5]), Protocol(network=SPECS[1], nets=3, epochs=3, batch=4), iter((True, False))
+    found: list[Tensor] = []
+    accuracy = Trainer.accuracy
+
+    def tested(trainer: Trainer, *args: Any) -> float:
+        found.extend(each.clone() for each in trainer.state.values())
+        return accuracy(trainer, *args)
+
+    monkeypatch.setattr(Trainer, "accuracy", tested)
+
+    def train() -> list[Tensor]:
+        found.clear()
+        folder = None if next(plain) else tmp_path
+        if folder:
+            run = Run(place=CPU, folder=folder)
+            run.progress = StopAtStep(run, step)
+            with pytest.raises(Interrupted):
+                score(data, data, made, run)
+        score(data, data, made, Run(place=CPU, folder=folder))
+        return found[:]
+
+    check_replayed(train, monkeypatch)
 
 
 def test_no_garbage_is_collected_during_a_capture(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from condenset.engine import Place
 from condenset.engine.memory import parts
 from condenset.errors import UserError, check
 from condenset.files import hashed
+from condenset.midway import Midway
 from condenset.presets import make_protocol
 from condenset.progress import Shown
 from condenset.recipes import Protocol
@@ -74,7 +75,7 @@ def learned_with(small: CondensedSet) -> str | None:
 
 
 def score(small: CondensedSet | ImageData, test: ImageData, protocol: Protocol, run: Run, text: str = "") -> Scores:
-    """Score a set within a run: networks that were tested before a stop are not trained again."""
+    """Score a set within a run: networks that were tested before a stop are not trained again, others go on."""
     check_match(small, test)
     start, place, device = time.monotonic(), run.place, run.place.device
     if protocol.own_steps:  # which were learned in that precision
@@ -96,25 +97,32 @@ def score(small: CondensedSet | ImageData, test: ImageData, protocol: Protocol, 
     steps = len(own["schedule"]) if own else protocol.length(len(train_set))[0]
     total, done = protocol.nets * steps, len(known) * steps
     diverged = {net for net, event in known.items() if event.get("diverged")}
-    with reported(run, text or "training networks", total, done) as report:
+    with reported(run, text or "training networks", total, done):
         for nets in groups:
-            began, mine = time.monotonic(), trainers[: len(nets)]
+            mine, job = trainers[: len(nets)], f"{run.job}: networks {nets} that score {way}"
+            midway = Midway(run, mine, job=job, recipe={}, folder=None if own else run.folder)  # those steps are few
+            spent += midway.kept.seconds_before
             note = f"{100 * sum(found.values()) / len(found):.1f}% so far" if found else ""
-            pairs = [(trainer, (run.seed, "evaluate", net)) for trainer, net in zip(mine, nets, strict=True)]
-            trainings = [each.descending(*key, **own) if own else each.training(*key) for each, key in pairs]
+            keys = [(run.seed, "evaluate", net) for net in nets]
+            trainings = [
+                trainer.descending(*key, **own) if own else trainer.training(*key, restore=restore)
+                for trainer, key, restore in zip(mine, keys, midway.restores, strict=True)
+            ]
             for number in side_by_side(trainings, device):
-                look = report if number < steps else run.progress.update  # what is trained is tested, come what may
-                look(done + number * len(nets), note)
+                run.progress.update(done + number * len(nets), note)
+                if number < steps:  # what is trained is tested, come what may
+                    midway.rest(number)
             done += steps * len(nets)
             right = [
                 trainer.accuracy(test_set, functools.partial(run.progress.update, done, "testing")) for trainer in mine
             ]
             diverged |= {net for net, trainer in zip(nets, mine, strict=True) if not trainer.is_finite()}
-            seconds = round((time.monotonic() - began) / len(nets), 3)
+            seconds = round(midway.seconds / len(nets), 3)
             for net, accuracy in zip(nets, right, strict=True):
                 broken = {"diverged": True} if net in diverged else {}
                 run.event("network", net=net, accuracy=accuracy, seconds=seconds, way=way, **broken)
                 found[net] = accuracy
+    run.drop_checkpoint()
     if diverged:
         which = f"{len(diverged)} of {protocol.nets} networks diverged"
         warnings.warn(f"{which}, and their accuracy tells nothing of the set: a smaller lr may help", stacklevel=2)

@@ -273,9 +273,14 @@ def _watched(run: Run, text: str, total: int, done: int) -> Iterator[None]:
         run.progress.stop()
 
 
+def all_finite(state: Mapping[str, Tensor]) -> bool:
+    """Whether all of it is numbers still."""
+    return all(math.isfinite(tensor.sum()) for tensor in state.values())  # a sum needs no memory, and keeps NaN
+
+
 def _check_finite(run: Run, state: Mapping[str, Tensor], step: int) -> None:
     """A finite loss can still have left NaN behind: the next one would be it."""
-    if not all(math.isfinite(tensor.sum()) for tensor in state.values()):  # a sum needs no memory, and keeps NaN
+    if not all_finite(state):
         raise UserError(_diverged(run, f"the images are no longer numbers after iteration {step}"))
 
 

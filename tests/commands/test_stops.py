@@ -12,14 +12,17 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from shell import TINY, TINY_NETWORK, Command, DieAtRename, names, same_set, write_npz
+from torch import Tensor
 
 from condenset import CondensedSet
 from condenset.cli import main
 from condenset.files import read_tensors
+from condenset.train import Trainer
 
 SLOW = (*TINY_NETWORK, "--iterations", "250", "--nets", "8", "--epochs", "60", "--no-whole", "--method", "dm")
 
@@ -102,6 +105,43 @@ def test_killed_at_random_moments_while_evaluating(home: Path, undisturbed: Path
     assert kills >= 2
     assert command(home, folder).wait().code == 0
     assert_same(folder, undisturbed)
+
+
+@dataclass(frozen=True)
+class NoteSteps:
+    """A dot in a file for every step of a network."""
+
+    path: Path
+
+    def __call__(self) -> None:
+        step = Trainer._step
+
+        def noted(trainer: Trainer, ahead: Tensor) -> None:
+            step(trainer, ahead)
+            with self.path.open("a") as file:
+                file.write(".")
+
+        Trainer._step = noted  # type: ignore[method-assign]
+
+
+def test_killed_while_a_network_learns_the_whole_dataset_it_goes_on_midway(home: Path, tmp_path: Path) -> None:
+    steps, dots = 401, (tmp_path / "dots", tmp_path / "more")  # a pass of one step each
+    long = (*TINY_NETWORK, "--nets", 1, "--epochs", 1, "--whole-epochs", steps - 1)
+    begin = ("run", home / "toy.npz", "--ipc", 1, "--method", "random", *long, "--out")
+    assert Command((*begin, tmp_path / "whole"), tmp_path).wait().code == 0
+    folder = tmp_path / "killed"
+    running = Command((*begin, folder), tmp_path, NoteSteps(dots[0]))
+    running.wait_for(lambda: dots[0].exists() and dots[0].stat().st_size > 50)
+    running.send(signal.SIGKILL)
+    assert running.wait().code == -signal.SIGKILL
+    whole_files(folder)
+    left = json.loads(read_tensors(folder / "checkpoint")[1]["checkpoint"])
+    assert left["job"].startswith("whole: networks [0] that score ")
+    assert 40 < left["step"] < steps
+    assert Command(("resume", folder), tmp_path, NoteSteps(dots[1])).wait().code == 0
+    assert dots[1].stat().st_size == steps - left["step"]
+    assert accuracies(folder) == accuracies(tmp_path / "whole")
+    assert names(folder) == names(tmp_path / "whole")
 
 
 def test_killed_between_a_temporary_file_and_its_rename(home: Path) -> None:

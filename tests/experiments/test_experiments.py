@@ -15,8 +15,9 @@ from condenset.engine import Place
 from condenset.experiments import EXPERIMENTS, common, find, perform, wishes_for
 from condenset.experiments.common import Lab, Table
 from condenset.experiments.settings import Settings, from_toml, to_toml
+from condenset.files import read_tensors
 from condenset.plans import Wishes
-from condenset.runs import Interrupted, Silent
+from condenset.runs import Interrupted, Run, Silent
 from condenset.types import Splits
 from plain import StopAtLoop
 
@@ -63,6 +64,26 @@ def test_stopped_and_gone_on_with_it_comes_out_the_same(splits: Splits, tmp_path
         again = go("sizes", splits, folder)
         for mine, theirs in zip(again.records, undisturbed.records, strict=True):
             assert mine["accuracies"] == theirs["accuracies"]
+
+
+def test_stopped_in_the_midst_of_a_part_its_networks_go_on(splits: Splits, tmp_path: Path) -> None:
+    """A set and the networks that score it share the part's folder."""
+
+    def lab(run: Run) -> Lab:
+        return Lab(dataset="tiny", scale="tiny", wishes=Wishes(), splits=splits, run=run, folder=run.folder or tmp_path)
+
+    whole = lab(tiny_run(tmp_path / "whole")).made_and_scored("dm-2", "dm", 2)
+    run = tiny_run(tmp_path / "stopped")
+    run.progress = StopAtLoop(run, 2)  # of the networks; the set is made
+    with pytest.raises(Interrupted):
+        lab(run).made_and_scored("dm-2", "dm", 2)
+    left = tmp_path / "stopped/parts/dm-2/checkpoint"
+    assert json.loads(read_tensors(left)[1]["checkpoint"])["step"] == 1
+    run, told = tiny_run(tmp_path / "stopped"), list[int]()
+    run.progress.update = lambda done, note="": told.append(done)  # type: ignore[method-assign]
+    assert lab(run).made_and_scored("dm-2", "dm", 2)["accuracies"] == whole["accuracies"]
+    assert told[0] == 2
+    assert not left.exists()
 
 
 def test_what_is_not_there_yet_says_so(splits: Splits, tmp_path: Path) -> None:

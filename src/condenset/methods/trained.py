@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,8 +15,9 @@ from condenset import networks
 from condenset.engine.memory import images_together
 from condenset.errors import UserError
 from condenset.files import hashed, read_tensors, write_tensors
+from condenset.midway import Midway
 from condenset.recipes import Protocol
-from condenset.runs import Interrupted, Run, reported, writable
+from condenset.runs import Run, reported, writable
 from condenset.train import TEST_BATCH, Forgetting, Trainer, TrainingSet
 from condenset.types import ImageData
 
@@ -57,11 +56,7 @@ def _found_or_trained(
     if path and path.exists():
         tensors, seconds = _read(path, about, _layout(network, data))
     else:
-        before, run.recipe = run.recipe, {**run.recipe, "training": hashed(about)}  # which a checkpoint is of
-        try:
-            tensors, seconds = _train(data, protocol, run)
-        finally:
-            run.recipe = before
+        tensors, seconds = _train(data, protocol, run, about)
         if path:
             with writable(path):
                 write_tensors(path, tensors, {"network": json.dumps(about | {"seconds": seconds})})
@@ -84,36 +79,30 @@ def about_training(data: ImageData, protocol: Protocol, run: Run) -> dict[str, A
     }
 
 
-def _train(data: ImageData, protocol: Protocol, run: Run) -> tuple[dict[str, Tensor], float]:
+def _train(data: ImageData, protocol: Protocol, run: Run, about: dict[str, Any]) -> tuple[dict[str, Tensor], float]:
     """What a file holds of the network, and the seconds it took."""
-    start, device = time.monotonic(), run.place.device
+    device = run.place.device
     seen = Forgetting(len(data), device)
     trainer = Trainer(protocol.network, TrainingSet.of(data, device), protocol, run.place, forgetting=seen)
+    midway = Midway(run, [trainer], recipe={**run.recipe, "training": hashed(about)})
 
     def check_finite(when: str) -> None:
         if not trainer.is_finite():
             raise UserError(f"the network is no longer numbers after {when}: a smaller network_lr may help")
 
-    def spent() -> float:
-        return round(run.seconds_before + time.monotonic() - start, 3)
-
     def after_rest(done: int) -> None:
         run.progress.update(done)
-        stopping = bool(run.stop_requested)
-        if run.checkpoint_due(force=stopping):
+        if midway.kept.checkpoint_due():
             check_finite(f"step {done}")
-            run.checkpoint(done, spent(), trainer.state, force=True)
-        if stopping:
-            raise Interrupted
+        midway.rest(done)
 
     def after_pass(number: int) -> None:
         check_finite(f"pass {number}")
 
-    restore = functools.partial(run.restore, most=trainer.num_steps)
+    (restore,) = midway.restores
     with reported(run, "training a network on the whole set", trainer.num_steps):
         trainer.train(run.seed, "trained", report=after_rest, after_pass=after_pass, restore=restore)
-    seconds, accuracy = spent(), float(seen.right_N.float().mean())
-    run.seconds_before = 0.0  # which are in those of the network
+    seconds, accuracy = round(midway.seconds, 3), float(seen.right_N.float().mean())
     run.event("trained", network=protocol.network, passes=protocol.passes, train_accuracy=accuracy, seconds=seconds)
     buffers = {f"buffers.{name}": buffer.clone() for name, buffer in trainer.buffers.items()}
     return {"weights": trainer.weights, "forgetting": seen.counts_N, **buffers}, seconds

@@ -1,0 +1,66 @@
+"""Networks half trained: what a run keeps of them, so that after a stop they go on."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from condenset.runs import Interrupted, Run, all_finite
+from condenset.train import Trainer
+
+
+class Midway:
+    """Networks that train side by side, or one, and their checkpoint, which stands at a step that all rest at.
+
+    about: what the run's checkpoint is to know them by: a job of their own, since another job's is passed over, or a
+    recipe, since another recipe's is refused; with None for a folder they are not kept.
+    """
+
+    def __init__(self, run: Run, trainers: Sequence[Trainer], **about: Any) -> None:
+        self.run, self.trainers, self._began = run, trainers, time.monotonic()
+        self.kept = dataclasses.replace(run, **{"seconds_before": 0.0, "_last_save": self._began, **about})
+        saved = {name: torch.empty_like(tensor, device="cpu") for name, tensor in self.state.items()}
+        self._first = self.kept.restore(saved, trainers[0].num_steps)
+        self._saved = saved if self._first else {}  # until each training has begun, and taken its own
+
+    @property
+    def state(self) -> dict[str, Tensor]:
+        """That of all trainers, each by its place."""
+        named = [(place, *item) for place, trainer in enumerate(self.trainers) for item in trainer.state.items()]
+        return {f"{place}.{name}": tensor for place, name, tensor in named}
+
+    @property
+    def seconds(self) -> float:
+        """Spent on these networks so far, those before a stop included, as far as they were not lost."""
+        return self.kept.seconds_before + time.monotonic() - self._began
+
+    @property
+    def restores(self) -> list[Callable[[Mapping[str, Tensor]], int]]:
+        """For each network's training, to go on: each fills its own state as it begins, on a GPU in its own stream."""
+        return [functools.partial(self._restore, place) for place in range(len(self.trainers))]
+
+    def _restore(self, place: int, state: Mapping[str, Tensor]) -> int:
+        if self._first:
+            for name, tensor in state.items():
+                tensor.copy_(self._saved.pop(f"{place}.{name}"))
+        return self._first
+
+    def rest(self, done: int) -> None:
+        """Keep all as they rest at this step if it is time to, or if the user asked to stop, and then stop.
+
+        Where one has diverged, what was kept before stays: from there it comes to the same.
+        """
+        stopping, device = bool(self.run.stop_requested), self.run.place.device
+        if self.kept.checkpoint_due(force=stopping):
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)  # each network may be at work in a stream of its own
+            if all_finite(self.state):
+                self.kept.checkpoint(done, round(self.seconds, 3), self.state, force=True)
+        if stopping:
+            raise Interrupted
