@@ -122,7 +122,8 @@ def score(small: CondensedSet | ImageData, test: ImageData, protocol: Protocol, 
                 broken = {"diverged": True} if net in diverged else {}
                 run.event("network", net=net, accuracy=accuracy, seconds=seconds, way=way, **broken)
                 found[net] = accuracy
-    run.drop_checkpoint()
+    if groups:  # else it would be another job's
+        run.drop_checkpoint()
     if diverged:
         which = f"{len(diverged)} of {protocol.nets} networks diverged"
         warnings.warn(f"{which}, and their accuracy tells nothing of the set: a smaller lr may help", stacklevel=2)
