@@ -6,7 +6,7 @@ import math
 import os
 import tempfile
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +28,7 @@ GREY_MODES = ("1", "L", "LA", "I", "I;16", "I;16L", "I;16B", "I;16N")
 TEST_FOLDERS = ("test", "val", "valid", "validation")
 SPLIT_NAMES = {"train", "training", "testing", "eval", *TEST_FOLDERS}
 SIZE_MOST = 4096
+NAMED = 5  # files at most, beside the first, that are named where many are wrong
 GROUP = 64  # files that one thread or process reads at a time, at most
 APART_FROM = 20_000  # files of a split, from which on processes pay, which take seconds to start
 
@@ -225,7 +226,14 @@ def probe(paths: Sequence[str], size: int | None) -> Frame:
             if width != height:
                 raise UserError(f"{paths[0]} is {width}x{height}, not square: give a size (--size) to fit images to")
             first = Frame(3, width, fits=False)
-        grey = all(_header(path)[0] in GREY_MODES for path in paths)
+        modes, wrong = set[str](), dict[str, UserError]()
+        for path in paths:
+            try:
+                modes.add(_header(path)[0])
+            except UserError as error:
+                wrong[path] = error
+    _refuse(wrong)
+    grey = modes <= set(GREY_MODES)
     return Frame(1 if grey else 3, first.size, first.fits)
 
 
@@ -241,6 +249,15 @@ def _unreadable(path: str, error: Exception) -> UserError:
     return error if isinstance(error, UserError) else UserError(f"{path} is not a readable image: {one_line(error)}")
 
 
+def _refuse(wrong: Mapping[str, UserError]) -> None:
+    """Say what is wrong with the first of these files, if there is one, and name others: all are to be seen to."""
+    if not wrong:
+        return
+    (_, first), *others = wrong.items()
+    named = ", ".join(path for path, _ in others[:NAMED]) + (", …" if len(others) > NAMED else "")
+    raise UserError(f"{first} (and {len(others)} more: {named})" if others else str(first))
+
+
 @contextmanager
 def pillow_warnings() -> Iterator[None]:
     """An image so large that Pillow suspects a trap is an error; its remarks on odd metadata are nobody's concern."""
@@ -251,7 +268,7 @@ def pillow_warnings() -> Iterator[None]:
 
 
 def decode(paths: Sequence[str], frame: Frame, out: Pixels, *, apart: bool = False) -> None:
-    """Decode image files into the rows of `out`, in parallel; the first file in order that fails is the one named.
+    """Decode image files into the rows of `out`, in parallel; of those that fail the first in order is told of first.
 
     apart: by processes, because Python's lock lets threads decode no more than four thousand small images a second.
     """
@@ -265,9 +282,7 @@ def decode(paths: Sequence[str], frame: Frame, out: Pixels, *, apart: bool = Fal
         if shared is not None:
             pool, work, target = Parallel(workers, backend="loky", idle_worker_timeout=10), _read_group_apart, shared
         tasks = (delayed(work)(paths[start : start + group], frame, target, start) for start in starts)
-        wrong = next((error for error in pool(tasks) if error), None)
-        if wrong:
-            raise wrong
+        _refuse({path: error for errors in pool(tasks) for path, error in errors.items()})
         if shared is not None:
             out[...] = shared
 
@@ -294,17 +309,18 @@ def _shared(shape: tuple[int, ...]) -> Iterator[Pixels | None]:
         yield shared
 
 
-def _read_group(paths: Sequence[str], frame: Frame, out: Pixels, start: int) -> UserError | None:
-    """Read images into the rows of `out` from `start` on; returns what is wrong with the first that cannot be."""
-    try:
-        for row, path in enumerate(paths, start):
+def _read_group(paths: Sequence[str], frame: Frame, out: Pixels, start: int) -> dict[str, UserError]:
+    """Read images into the rows of `out` from `start` on; returns what is wrong with those that cannot be."""
+    wrong = dict[str, UserError]()
+    for row, path in enumerate(paths, start):
+        try:
             out[row] = read_image(path, frame)
-    except UserError as error:
-        return error
-    return None
+        except UserError as error:
+            wrong[path] = error
+    return wrong
 
 
-def _read_group_apart(paths: Sequence[str], frame: Frame, out: Pixels, start: int) -> UserError | None:
+def _read_group_apart(paths: Sequence[str], frame: Frame, out: Pixels, start: int) -> dict[str, UserError]:
     with pillow_warnings():
         return _read_group(paths, frame, out, start)
 
