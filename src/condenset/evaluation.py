@@ -6,7 +6,8 @@ import dataclasses
 import functools
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -77,63 +78,87 @@ def learned_with(small: CondensedSet) -> str | None:
 def score(small: CondensedSet | ImageData, test: ImageData, protocol: Protocol, run: Run, text: str = "") -> Scores:
     """Score a set within a run: networks that were tested before a stop are not trained again, others go on."""
     check_match(small, test)
-    start, place, device = time.monotonic(), run.place, run.place.device
-    if protocol.own_steps:  # which were learned in that precision
-        place = dataclasses.replace(place, dtype=torch.float32)
-    fields = {key: value for key, value in dataclasses.asdict(protocol).items() if key != "nets"}
-    way = digest_of(small, {"": test}, fields, run.seed, place)
-    tested = [event for event in run.networks(way=way) if is_share(event.get("accuracy"))]
-    known = {event["net"]: event for event in tested if event["net"] < protocol.nets}
-    train_set, test_set = TrainingSet.of(small, device), seen_as(small, test, device)
-    found = {net: event["accuracy"] for net, event in known.items()}
-    spent = sum(event["seconds"] for event in known.values())
-    left = [net for net in range(protocol.nets) if net not in known]
-    groups = [left[part] for part in parts(len(left), together(protocol, train_set, place))] if left else []
-    own = _own_steps(small) if protocol.own_steps else None
-    descent = dataclasses.replace(protocol, momentum=0.0, weight_decay=0.0, augment="none")
-    made = descent if own else protocol
-    num = max(map(len, groups), default=0)
-    trainers = [Trainer(protocol.network, train_set, made, place, compiling=not own) for _ in range(num)]
-    steps = len(own["schedule"]) if own else protocol.length(len(train_set))[0]
-    total, done = protocol.nets * steps, len(known) * steps
-    diverged = {net for net, event in known.items() if event.get("diverged")}
-    with reported(run, text or "training networks", total, done):
+    began, work = time.monotonic(), _Scoring(small, test, protocol, run)
+    trainers, groups = work.plan()
+    with reported(run, text or "training networks", protocol.nets * work.num_steps, work.num_done):
         for nets in groups:
-            mine, job = trainers[: len(nets)], f"{run.job}: networks {nets} that score {way}"
-            midway = Midway(run, mine, job=job, recipe={}, folder=None if own else run.folder)  # those steps are few
-            spent += midway.kept.seconds_before
-            note = f"{100 * sum(found.values()) / len(found):.1f}% so far" if found else ""
-            keys = [(run.seed, "evaluate", net) for net in nets]
-            trainings = [
-                trainer.descending(*key, **own) if own else trainer.training(*key, restore=restore)
-                for trainer, key, restore in zip(mine, keys, midway.restores, strict=True)
-            ]
-            for number in side_by_side(trainings, device):
-                run.progress.update(done + number * len(nets), note)
-                if number < steps:  # what is trained is tested, come what may
-                    midway.rest(number)
-            done += steps * len(nets)
-            right = [
-                trainer.accuracy(test_set, functools.partial(run.progress.update, done, "testing")) for trainer in mine
-            ]
-            diverged |= {net for net, trainer in zip(nets, mine, strict=True) if not trainer.is_finite()}
-            seconds = round(midway.seconds / len(nets), 3)
-            for net, accuracy in zip(nets, right, strict=True):
-                broken = {"diverged": True} if net in diverged else {}
-                run.event("network", net=net, accuracy=accuracy, seconds=seconds, way=way, **broken)
-                found[net] = accuracy
+            work.train_and_test(trainers[: len(nets)], nets)
     if groups:  # else it would be another job's
         run.drop_checkpoint()
-    if diverged:
-        which = f"{len(diverged)} of {protocol.nets} networks diverged"
+    if work.diverged:
+        which = f"{len(work.diverged)} of {protocol.nets} networks diverged"
         warnings.warn(f"{which}, and their accuracy tells nothing of the set: a smaller lr may help", stacklevel=2)
-    accuracies = [found[net] for net in range(protocol.nets)]
     return Scores(
-        accuracies=tuple(accuracies),
+        accuracies=tuple(work.found[net] for net in range(protocol.nets)),
         network=networks.title(protocol.network),
-        protocol=dataclasses.asdict(made) | {"seed": run.seed, "precision": place.precision},
-        seconds=spent + time.monotonic() - start,
+        protocol=dataclasses.asdict(work.protocol) | {"seed": run.seed, "precision": work.place.precision},
+        seconds=work.seconds_before + time.monotonic() - began,
     )
+
+
+class _Scoring:
+    """A scoring at work: what its networks are trained on and tested by, and what is known of each."""
+
+    def __init__(self, small: CondensedSet | ImageData, test: ImageData, protocol: Protocol, run: Run) -> None:
+        self.run, self.place, self.protocol = run, run.place, protocol
+        self.own = _own_steps(small) if protocol.own_steps else None
+        if self.own:  # which were learned in that precision, and plainly descended by
+            self.place = dataclasses.replace(run.place, dtype=torch.float32)
+            self.protocol = dataclasses.replace(protocol, momentum=0.0, weight_decay=0.0, augment="none")
+        fields = {key: value for key, value in dataclasses.asdict(protocol).items() if key != "nets"}
+        self.way = digest_of(small, {"": test}, fields, run.seed, self.place)
+        self.train_set = TrainingSet.of(small, run.place.device)
+        self.test_set = seen_as(small, test, run.place.device)
+        tested = [event for event in run.networks(way=self.way) if is_share(event.get("accuracy"))]
+        known = {event["net"]: event for event in tested if event["net"] < protocol.nets}
+        self.found = {net: event["accuracy"] for net, event in known.items()}
+        self.diverged = {net for net, event in known.items() if event.get("diverged")}
+        self.seconds_before = sum(event["seconds"] for event in known.values())
+
+    @property
+    def num_steps(self) -> int:
+        """Steps of a network."""
+        return len(self.own["schedule"]) if self.own else self.protocol.length(len(self.train_set))[0]
+
+    @property
+    def num_done(self) -> int:
+        """Steps of the networks that were tested."""
+        return len(self.found) * self.num_steps
+
+    def plan(self) -> tuple[list[Trainer], list[list[int]]]:
+        """Trainers, and the networks still to be trained, in groups of at most as many that train side by side."""
+        left = [net for net in range(self.protocol.nets) if net not in self.found]
+        if not left:
+            return [], []
+        most = together(self.protocol, self.train_set, self.place)
+        groups = [left[part] for part in parts(len(left), most)]
+        made = (self.protocol.network, self.train_set, self.protocol, self.place)
+        return [Trainer(*made, compiling=not self.own) for _ in range(max(map(len, groups)))], groups
+
+    def train_and_test(self, trainers: Sequence[Trainer], nets: Sequence[int]) -> None:
+        """Train these networks side by side, or go on with them, and write down their accuracies."""
+        run, own, done = self.run, self.own, self.num_done
+        job, folder = f"{run.job}: networks {list(nets)} that score {self.way}", None if own else run.folder
+        midway = Midway(run, trainers, job=job, recipe={}, folder=folder)  # steps of a set's own are few
+        self.seconds_before += midway.kept.seconds_before
+        note = f"{100 * fmean(self.found.values()):.1f}% so far" if self.found else ""
+        keys = [(run.seed, "evaluate", net) for net in nets]
+        trainings = [
+            trainer.descending(*key, **own) if own else trainer.training(*key, restore=restore)
+            for trainer, key, restore in zip(trainers, keys, midway.restores, strict=True)
+        ]
+        for number in side_by_side(trainings, self.place.device):
+            run.progress.update(done + number * len(nets), note)
+            if number < self.num_steps:  # what is trained is tested, come what may
+                midway.rest(number)
+        look = functools.partial(run.progress.update, done + self.num_steps * len(nets), "testing")
+        right = [trainer.accuracy(self.test_set, look) for trainer in trainers]
+        self.diverged |= {net for net, trainer in zip(nets, trainers, strict=True) if not trainer.is_finite()}
+        seconds = round(midway.seconds / len(nets), 3)
+        for net, accuracy in zip(nets, right, strict=True):
+            broken = {"diverged": True} if net in self.diverged else {}
+            run.event("network", net=net, accuracy=accuracy, seconds=seconds, way=self.way, **broken)
+            self.found[net] = accuracy
 
 
 def _own_steps(small: CondensedSet | ImageData) -> dict[str, Any]:
