@@ -108,7 +108,8 @@ def paper_command(
     )
     _check_pools(settings.wishes, out)  # what cannot be is refused before the data are read
     splits = load(chosen, folder_of_data, size)
-    settings = dataclasses.replace(settings, fingerprint=splits.train.fingerprint)
+    train, test = splits.train.fingerprint, splits.test.fingerprint
+    settings = dataclasses.replace(settings, fingerprint=train, test_fingerprint=test)
     _perform_anew(settings, splits, out, overwrite, as_json)
 
 

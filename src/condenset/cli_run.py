@@ -207,6 +207,8 @@ def _begin(
     if out:
         runs.check_free(out, overwrite=overwrite)  # before the data are read, which may take long
     splits = load(settings["dataset"], settings.get("data_dir"), settings.get("size"))
+    if wishes.evaluate:
+        settings["test_fingerprint"] = splits.test.fingerprint
     plan = plans.make_plan(splits.train, wishes, base, **settings)
     if out:
         runs.probe(out)

@@ -61,7 +61,8 @@ def load_again(plan: Plan | Settings, folder: Path, moved: str | None = None) ->
         splits = load(moved or plan.dataset, plan.data_dir, plan.size)
     except UserError as error:
         raise UserError(f"{error}; if it has moved, --dataset or --data-dir says where to") from None
-    if splits.train.fingerprint != plan.fingerprint:
+    other = splits.train.fingerprint != plan.fingerprint
+    if other or plan.test_fingerprint not in ("", splits.test.fingerprint):
         if moved:
             raise UserError(f"{moved} is not the data that {folder} began with")
         raise UserError(f"{plan.dataset} is no longer the data that {folder} began with: start a new run")

@@ -58,11 +58,12 @@ class Plan:
     memory: int | None = None  # bytes; it does not decide the result, but a resumed run keeps to it too
     size: int | None = None
     data_dir: str | None = None
-    fingerprint: str = ""
+    fingerprint: str = ""  # of the training images
+    test_fingerprint: str = ""  # of those that sets are scored on; none: they are not, or it is an older run's
     given: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, compare=False)  # a config file's own tables
 
     def __post_init__(self) -> None:
-        for name in ("dataset", "device", "precision", "data_dir", "fingerprint"):
+        for name in ("dataset", "device", "precision", "data_dir", "fingerprint", "test_fingerprint"):
             value = getattr(self, name)
             check(isinstance(value, str) or (name, value) == ("data_dir", None), f"{name} must be text", value)
         whole("seed", self.seed)
@@ -167,11 +168,13 @@ def _read(name: str, kind: str, text: str) -> Any:
 
 def make_plan(data: ImageData, wishes: Wishes, base: Plan | None = None, **fields: Any) -> Plan:
     """Presets, then the plan of a config file (`base`), then the wishes; what cannot work is refused now."""
-    if base and base.fingerprint not in ("", data.fingerprint) and base.dataset == fields["dataset"]:
-        raise UserError(
-            f"{base.dataset} is no longer the data that the config file is of: to run on what it is now, take the "
-            "line 'fingerprint' out of the file"
-        )
+    if base and base.dataset == fields["dataset"]:
+        other = base.fingerprint not in ("", data.fingerprint)
+        if other or (wishes.evaluate and base.test_fingerprint not in ("", fields.get("test_fingerprint"))):
+            raise UserError(
+                f"{base.dataset} is no longer the data that the config file is of: to run on what it is now, take "
+                "'fingerprint' and 'test_fingerprint' out of the file"
+            )
     pairs, jobs = _pairs(wishes, base), []
     wishes.check_fields([method for method, _ in pairs])
     for method, ipc in pairs:
@@ -221,7 +224,7 @@ def to_toml(plan: Plan) -> str:
     """The plan as recipe.toml."""
     command = "run" if plan.protocol else "condense"
     lines = [f"# condenset {VERSION}: 'condenset {command} --config' with this file repeats the run"]
-    plain = ("dataset", "seed", "device", "precision", "memory", "size", "data_dir", "fingerprint")
+    plain = ("dataset", "seed", "device", "precision", "memory", "size", "data_dir", "fingerprint", "test_fingerprint")
     lines += toml_lines({name: getattr(plan, name) for name in plain})
     for job in plan.made:
         lines += ["", "[[jobs]]", *toml_lines({"method": job.method, **_fields(job.recipe)})]

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tomllib
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -243,12 +244,28 @@ def test_resuming_a_finished_run_prints_it_again_and_changes_nothing(
     assert tree(tmp_path) == before
 
 
-def test_resuming_on_other_data_is_refused(condenset: Condenset, toy: Path, tmp_path: Path) -> None:
+def change_the_test(path: Path) -> None:
+    """Other test images beside the same training images: what is scored on them is another number."""
+    with np.load(path) as found:
+        arrays = dict(found)
+    np.savez(path, **arrays | {"x_test": 255 - arrays["x_test"]})
+
+
+@pytest.mark.parametrize("change", [lambda path: write_npz(path, seed=1), change_the_test], ids=["all", "test"])
+def test_resuming_on_other_data_is_refused(
+    change: Callable[[Path], object], condenset: Condenset, toy: Path, tmp_path: Path
+) -> None:
     condenset("run", toy, "--ipc", 1, *TINY, "--out", "a")
-    write_npz(toy, seed=1)
+    assert condenset("condense", "--config", "a/recipe.toml", "--out", "b").code == 0
+    shutil.copy(toy, "first.npz")
+    change(toy)
     before = tree(tmp_path)
+    assert f"{toy} is not the data that a began with" in condenset("resume", "a", "--dataset", toy).complaint
+    assert condenset("resume", "a", "--dataset", "first.npz").code == 0
+    decided = change is not change_the_test  # of a set alone, the test images decide nothing
+    assert condenset("resume", "b").code == (2 if decided else 0)
     assert "is no longer the data that a began with" in condenset("resume", "a").complaint
-    assert "is no longer the data" in condenset("run", "--config", "a/recipe.toml", "--out", "b").complaint
+    assert "is no longer the data" in condenset("run", "--config", "a/recipe.toml", "--out", "c").complaint
     assert tree(tmp_path) == before
 
 
@@ -376,6 +393,8 @@ def test_an_experiment_reads_its_data_once(condenset: Condenset, toy: Path, monk
     assert condenset("resume", "a").out == result.out
     assert not left.exists()
     assert len(read) == 2
+    change_the_test(toy)
+    assert "is no longer the data that a began with" in condenset("resume", "a").complaint
     write_npz(toy, seed=1)
     assert "is no longer the data that a began with" in condenset("resume", "a").complaint
 

@@ -27,6 +27,7 @@ class Settings:
     size: int | None = None
     data_dir: str | None = None
     fingerprint: str = ""
+    test_fingerprint: str = ""  # none: it is an older experiment's
     methods: tuple[str, ...] = ()  # none: those of the experiment
     ipc: tuple[int, ...] = ()  # none: those of the scale
     set: tuple[str, ...] = ()  # FIELD=VALUE or METHOD.FIELD=VALUE
