@@ -249,6 +249,52 @@ def test_what_takes_less_than_the_time_between_two_checkpoints_writes_none(
     assert not (tmp_path / "checkpoint").exists()
 
 
+def test_where_no_checkpoint_can_be_written_a_scoring_goes_on(
+    seen: Seen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "CHECKPOINT_SECONDS", 0.0)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(runs, "write_tensors", full)
+    with pytest.warns(UserWarning, match="No space left on device: networks half trained are lost") as told:
+        found = score(DATA, TEST, protocol(nets=1), new_run(tmp_path)).accuracies
+    assert len(told) == 1 and seen.taken()[0] == STEPS
+    assert found == score(DATA, TEST, protocol(nets=1), new_run(None)).accuracies
+    run = new_run(tmp_path / "stopped")
+    (tmp_path / "stopped").mkdir()
+    monkeypatch.setattr(runs, "CHECKPOINT_SECONDS", 1000.0)
+    run.progress = StopAtStep(run, 4)
+    with pytest.raises(cs.UserError, match="No space left on device"):  # who stops is told that it is lost
+        score(DATA, TEST, protocol(), run)
+
+
+def spoiled(tensors: dict[str, Tensor], about: dict[str, Any], how: str) -> None:
+    match how:
+        case "nan":
+            tensors["0.weights"][3] = torch.nan
+        case "dtype":
+            tensors["0.order"] = tensors["0.order"].float()
+        case "seconds":
+            about["seconds"] = -1.0
+        case "step":
+            about["step"] = STEPS + 1
+
+
+@pytest.mark.parametrize("how", ["nan", "dtype", "seconds", "step"])
+def test_a_checkpoint_that_cannot_be_is_refused(how: str, tmp_path: Path) -> None:
+    stopped(tmp_path, 4)
+    tensors, about = read_tensors(tmp_path / "checkpoint")[0], meta(tmp_path)
+    spoiled(tensors, about, how)
+    write_tensors(tmp_path / "checkpoint", tensors, {"checkpoint": json.dumps(about)})
+    with pytest.raises(cs.UserError, match="delete it to start this job again"):
+        score(DATA, TEST, protocol(), new_run(tmp_path))
+    (tmp_path / "checkpoint").write_bytes(b"garbage")
+    with pytest.raises(cs.UserError, match="delete it to start this job again"):
+        score(DATA, TEST, protocol(), new_run(tmp_path))
+
+
 def test_without_a_folder_a_stop_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     run = new_run(None)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from condenset.errors import UserError
 from condenset.runs import Interrupted, Run, all_finite
 from condenset.train import Trainer
 
@@ -61,6 +63,15 @@ class Midway:
             if device.type == "cuda":
                 torch.cuda.synchronize(device)  # each network may be at work in a stream of its own
             if all_finite(self.state):
-                self.kept.checkpoint(done, round(self.seconds, 3), self.state, force=True)
+                self._save(done, stopping)
         if stopping:
             raise Interrupted
+
+    def _save(self, done: int, stopping: bool) -> None:
+        try:
+            self.kept.checkpoint(done, round(self.seconds, 3), self.state, force=True)
+        except UserError as error:  # a full disk, on which there may still be room for the line that they come to
+            if stopping:
+                raise
+            self.kept.folder = None
+            warnings.warn(f"{error}: networks half trained are lost if this is stopped", stacklevel=2)

@@ -155,25 +155,30 @@ class Run:
         path = self.checkpoint_path
         if path is None or not path.exists():
             return 0
-        tensors, metadata = read_tensors(path)
+        anew = "delete it to start this job again"
+        try:
+            tensors, metadata = read_tensors(path)
+        except UserError as error:
+            raise UserError(f"{error}; {anew}") from None
         try:
             meta = json.loads(metadata["checkpoint"])
             job, recipe, seed = meta["job"], dict(meta["recipe"]), meta["seed"]
             step, seconds = int(meta["step"]), float(meta["seconds"])
         except (KeyError, TypeError, ValueError, OverflowError, RecursionError):
-            raise UserError(f"{path} is not a checkpoint; delete it to start this job again") from None
+            raise UserError(f"{path} is not a checkpoint; {anew}") from None
         if job != self.job:
             return 0  # of an earlier job, which has ended
         mine = json.loads(json.dumps(dict(self.recipe)))
         if recipe != mine or seed != self.seed:
             names = sorted(k for k in {*recipe, *mine} if recipe.get(k) != mine.get(k)) or ["seed"]
             differ = "it differs in " + ", ".join(names)
-            raise UserError(f"{path} belongs to another recipe ({differ}); delete it to start this job again")
-        shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
-        if {name: tuple(tensor.shape) for name, tensor in tensors.items()} != shapes:
-            raise UserError(f"{path} holds other tensors than this job; delete it to start this job again")
-        if not 0 <= step <= most:
-            raise UserError(f"{path} must stand at one of {most} iterations, but got {step}")
+            raise UserError(f"{path} belongs to another recipe ({differ}); {anew}")
+        found, wanted = ({name: (each.dtype, each.shape) for name, each in of.items()} for of in (tensors, state))
+        if found != wanted or not all_finite(tensors):
+            raise UserError(f"{path} holds other tensors than this job; {anew}")
+        if not (0 <= step <= most and math.isfinite(seconds) and seconds >= 0):
+            told = f"{step} after {seconds} seconds"
+            raise UserError(f"{path} must stand at one of {most} iterations, but got {told}; {anew}")
         for name, tensor in state.items():
             tensor.copy_(tensors[name])
         self.seconds_before = seconds
