@@ -172,8 +172,9 @@ def methods_command(as_json: AsJson = False) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """The entry point: a user's mistake is one line and exit code 2, a bug a traceback."""
+    signals: list[int] = []
     try:
-        with _terminable():
+        with _terminable(signals):
             status = typer.main.get_command(app).main(arguments, prog_name="condenset", standalone_mode=False)
         sys.stdout.flush()  # here, where a reader that has gone is no surprise
     except UserError as error:
@@ -188,30 +189,36 @@ def main(arguments: list[str] | None = None) -> None:
     except Exception as error:
         if hasattr(error, "format_message"):  # the parser's own: an unknown option, a wrong type
             _fail(error.format_message())
-        if type(error).__name__ != "Abort":
+        if type(error).__name__ != "Abort" and not signals:  # which somebody's code may have caught, and fallen over
             raise
         status = STOPPED
-    if status == STOPPED:  # what the parser makes of Ctrl-C, one way or the other
+    if status == STOPPED:  # what the parser makes of it, one way or the other
         print("stopped", file=sys.stderr)
+        status = 128 + signals[0] if signals else STOPPED
     raise SystemExit(status if isinstance(status, int) else 0)
 
 
 @contextlib.contextmanager
-def _terminable() -> Iterator[None]:
-    """SIGTERM unwinds the program as Ctrl-C does, so that nothing half-made stays; loops have a way of their own."""
+def _terminable(signals: list[int]) -> Iterator[None]:
+    """SIGTERM and Ctrl-C unwind the program, so that nothing half-made stays; loops have a way of their own.
+
+    signals: to note them in.
+    """
     if threading.current_thread() is not threading.main_thread():  # where no handler can be set
         yield
         return
 
     def stop(number: int, frame: FrameType | None) -> None:
-        print("stopped", file=sys.stderr)
-        raise SystemExit(128 + number)
+        signals.append(number)
+        raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, stop)
+    numbers = [each for each in (signal.SIGTERM, signal.SIGINT) if signal.getsignal(each) != signal.SIG_IGN]
+    before = {number: signal.signal(number, stop) for number in numbers}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _fail(message: str) -> NoReturn:
