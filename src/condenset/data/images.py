@@ -219,22 +219,21 @@ def readable_names(words: Path, wnids: tuple[str, ...]) -> tuple[str, ...]:
 
 def probe(paths: Sequence[str], size: int | None) -> Frame:
     """The frame that fits these files: one channel if all are grey; without a size, that of the first image."""
-    first = Frame(3, size or 1, fits=True)
+    modes, sizes, wrong = set[str](), list[tuple[int, int]](), dict[str, UserError]()
     with pillow_warnings():
-        if size is None:
-            width, height = _header(paths[0])[1]
-            if width != height:
-                raise UserError(f"{paths[0]} is {width}x{height}, not square: give a size (--size) to fit images to")
-            first = Frame(3, width, fits=False)
-        modes, wrong = set[str](), dict[str, UserError]()
         for path in paths:
             try:
-                modes.add(_header(path)[0])
+                mode, shape = _header(path)
             except UserError as error:
                 wrong[path] = error
+            else:
+                modes.add(mode)
+                sizes.append(shape)
     _refuse(wrong)
-    grey = modes <= set(GREY_MODES)
-    return Frame(1 if grey else 3, first.size, first.fits)
+    width, height = sizes[0]
+    if size is None and width != height:
+        raise UserError(f"{paths[0]} is {width}x{height}, not square: give a size (--size) to fit images to")
+    return Frame(1 if modes <= set(GREY_MODES) else 3, size or width, fits=size is not None)
 
 
 def _header(path: str) -> tuple[str, tuple[int, int]]:
