@@ -14,7 +14,8 @@ class UserError(ValueError):
     """A mistake in what the user gave; the command line prints its one line and exits with 2."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(" ".join(message.splitlines()))  # a file's name may hold a line break
+        line = " ".join(message.splitlines())  # a file's name may hold a line break, or what a terminal obeys
+        super().__init__("".join(each if each.isprintable() else ascii(each)[1:-1] for each in line))
 
 
 def check(holds: bool, rule: str, value: object) -> None:

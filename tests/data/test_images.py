@@ -196,6 +196,13 @@ def test_broken_image_is_named(tmp_path: Path, refused: Refused, content: bytes)
         from_folder(tmp_path, size=8)
 
 
+def test_a_name_cannot_speak_to_the_terminal(tmp_path: Path, refused: Refused) -> None:
+    make_classes(tmp_path, "a")
+    (tmp_path / "a" / "red\x1b[31m\nß.png").write_bytes(b"text")
+    with refused(r"red\x1b[31m ß.png is not a readable image"):
+        from_folder(tmp_path, size=8)
+
+
 @pytest.mark.parametrize("content", [b"text", JPEG[: len(JPEG) // 2]], ids=["no header", "cut short"])
 def test_all_broken_images_are_told_of_at_once(tmp_path: Path, refused: Refused, content: bytes) -> None:
     make_classes(tmp_path, "ab", count=5)
