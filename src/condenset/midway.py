@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import time
 import warnings
@@ -26,7 +25,7 @@ class Midway:
 
     def __init__(self, run: Run, trainers: Sequence[Trainer], **about: Any) -> None:
         self.run, self.trainers, self._began = run, trainers, time.monotonic()
-        self.kept = dataclasses.replace(run, **{"seconds_before": 0.0, "_last_save": self._began, **about})
+        self.kept = run.aside(**about)
         saved = {name: torch.empty_like(tensor, device="cpu") for name, tensor in self.state.items()}
         self._first = self.kept.restore(saved, trainers[0].num_steps)
         self._saved = saved if self._first else {}  # until each training has begun, and taken its own

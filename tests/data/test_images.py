@@ -208,11 +208,11 @@ def test_all_broken_images_are_told_of_at_once(tmp_path: Path, refused: Refused,
     make_classes(tmp_path, "ab", count=5)
     (tmp_path / "a" / "2.png").write_bytes(content)
     (tmp_path / "b" / "4.png").write_bytes(content)
-    with refused(f"a{os.sep}2.png is not a readable image", f" (and 1 more: {tmp_path / 'b' / '4.png'})"):
+    with refused(f"a{os.sep}2.png is not a readable image", f" (and 1 more: '{tmp_path / 'b' / '4.png'}')"):
         from_folder(tmp_path, size=8)
     for path in tmp_path.glob("*/*.png"):
         path.write_bytes(content)
-    with refused(f"a{os.sep}0.png is not", f"(and 9 more: {tmp_path / 'a' / '1.png'}, ", f"b{os.sep}0.png, …)"):
+    with refused(f"a{os.sep}0.png is not", f"(and 9 more: '{tmp_path / 'a' / '1.png'}', ", f"b{os.sep}0.png', …)"):
         from_folder(tmp_path, size=8)
 
 
@@ -266,7 +266,7 @@ def test_many_files_are_read_by_processes_as_by_threads(
     (tmp_path / "a" / "69.png").write_bytes(JPEG[: len(JPEG) // 2])  # its header is whole
     (tmp_path / "b" / "5.png").write_bytes(JPEG[: len(JPEG) // 2])
     # in order, whoever comes to it first
-    with refused(f"a{os.sep}69.png is not a readable image", f"(and 1 more: {tmp_path / 'b' / '5.png'})"):
+    with refused(f"a{os.sep}69.png is not a readable image", f"(and 1 more: '{tmp_path / 'b' / '5.png'}')"):
         from_folder(tmp_path, size=8)
 
 

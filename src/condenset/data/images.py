@@ -18,7 +18,7 @@ from PIL import Image, ImageOps
 
 from condenset.data.guards import guard
 from condenset.data.raw import HELD_OUT, Labels, Part, Pixels, Raw, hold_out, image_data, read_into_memory
-from condenset.errors import UserError, check, one_line
+from condenset.errors import UserError, check, listed, one_line
 from condenset.types import ImageData
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".pbm", ".pnm")
@@ -253,8 +253,8 @@ def _refuse(wrong: Mapping[str, UserError]) -> None:
     if not wrong:
         return
     (_, first), *others = wrong.items()
-    named = ", ".join(path for path, _ in others[:NAMED]) + (", …" if len(others) > NAMED else "")
-    raise UserError(f"{first} (and {len(others)} more: {named})" if others else str(first))
+    more = f" (and {len(others)} more: {listed([path for path, _ in others], NAMED)})" if others else ""
+    raise UserError(f"{first}{more}")
 
 
 @contextmanager

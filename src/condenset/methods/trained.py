@@ -86,18 +86,13 @@ def _train(data: ImageData, protocol: Protocol, run: Run, about: dict[str, Any])
     trainer = Trainer(protocol.network, TrainingSet.of(data, device), protocol, run.place, forgetting=seen)
     midway = Midway(run, [trainer], recipe={**run.recipe, "training": hashed(about)})
 
-    def check_finite(when: str) -> None:
-        if not trainer.is_finite():
-            raise UserError(f"the network is no longer numbers after {when}: a smaller network_lr may help")
-
     def after_rest(done: int) -> None:
         run.progress.update(done)
-        if midway.kept.checkpoint_due():
-            check_finite(f"step {done}")
         midway.rest(done)
 
     def after_pass(number: int) -> None:
-        check_finite(f"pass {number}")
+        if not trainer.is_finite():
+            raise UserError(f"the network is no longer numbers after pass {number}: a smaller network_lr may help")
 
     (restore,) = midway.restores
     with reported(run, "training a network on the whole set", trainer.num_steps):
