@@ -17,11 +17,12 @@ import condenset as cs
 from condenset import augment, draws, networks
 from condenset.engine import Place
 from condenset.files import read_tensors, write_tensors
+from condenset.folders import locked
 from condenset.methods import METHODS, pools
 from condenset.methods.matching import Matching, _need, embedding, mean_distance
 from condenset.methods.pools import EDGES, Pool, early_looks, fill_pool, group_names, in_group, pool_protocol
 from condenset.recipes import DistributionRecipe, Protocol
-from condenset.runs import Interrupted, Run, locked
+from condenset.runs import Interrupted, Run
 from condenset.train import Trainer, TrainingSet
 from condenset.types import CondensedSet, ImageData
 from condenset.workflow import made_set

@@ -12,7 +12,7 @@ import pytest
 from torch import nn
 
 import condenset as cs
-from condenset import ranking, runs
+from condenset import folders, ranking
 from condenset.ranking import search
 from condenset.recipes import Protocol
 from condenset.runs import Interrupted, Run, Silent
@@ -156,7 +156,7 @@ def test_what_a_kill_left_of_the_outcome_goes(parts: tuple[cs.ImageData, cs.Imag
     cs.rank([GOOD], *parts, folder=tmp_path, **FAST)
     assert {path.name for path in tmp_path.iterdir()} == {"events.jsonl", "ranking.json", ".mine.tmp"}
     (tmp_path / "recipe.toml").write_text("# condenset run\n")
-    runs.new_folder(tmp_path, overwrite=True)
+    folders.new_folder(tmp_path, overwrite=True)
     assert {path.name for path in tmp_path.iterdir()} == {"ranking.json", ".mine.tmp"}  # which no run wrote
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import condenset as cs
-from condenset import runs
+from condenset import folders
 from condenset.engine import Place
 from condenset.files import read_tensors, write_tensors
 from condenset.methods import METHODS
@@ -206,11 +206,11 @@ def test_overwriting_a_run_removes_its_networks_and_nothing_else(tmp_path: Path)
     (tmp_path / "recipe.toml").write_text("# condenset 0\n")
     (path.parent / f".{path.name}.x1.tmp").write_text("left by a kill")
     (path.parent / "mine.safetensors").write_text("mine")
-    runs.new_folder(tmp_path, overwrite=True)
+    folders.new_folder(tmp_path, overwrite=True)
     assert [each.name for each in path.parent.iterdir()] == ["mine.safetensors"]
     (path.parent / "mine.safetensors").unlink()
     (tmp_path / "recipe.toml").write_text("# condenset 0\n")
-    runs.new_folder(tmp_path, overwrite=True)
+    folders.new_folder(tmp_path, overwrite=True)
     assert not path.parent.exists()
 
 

@@ -98,7 +98,8 @@ def evaluate_command(
     """Train fresh networks on sets and test them on real images."""
     from condenset import plans
     from condenset.engine import Place
-    from condenset.runs import Run, probe
+    from condenset.folders import probe
+    from condenset.runs import Run
     from condenset.workflow import evaluate_file, find_sets, write_results
 
     if out and out.exists() and not overwrite:
@@ -136,8 +137,8 @@ def show_command(
     as_json: AsJson = False,
 ) -> None:
     """Say what a set file holds and where it came from, and draw its images."""
+    from condenset.folders import writable
     from condenset.report.grid import save_grid
-    from condenset.runs import writable
     from condenset.workflow import facts, find_set, summary
 
     small, file = find_set(path)

@@ -76,7 +76,7 @@ def paper_command(
     as_json: AsJson = False,
 ) -> None:
     """Repeat a table or figure of the paper, on its data or yours."""
-    from condenset import experiments, runs
+    from condenset import experiments, folders
     from condenset.engine import Place
     from condenset.errors import check_choice
     from condenset.experiments.settings import Settings
@@ -90,7 +90,7 @@ def paper_command(
     if overwrite and out is None:
         raise UserError("--overwrite needs --out: without it every run has a folder of its own")
     if out:
-        runs.check_free(out, overwrite=overwrite)
+        folders.check_free(out, overwrite=overwrite)
     folder_of_data = str(data_dir.absolute()) if data_dir else None
     chosen = anchored(dataset, folder_of_data) if dataset else "digits" if scale == "tiny" else experiment.dataset
     place = Place.best(device, precision)
@@ -115,21 +115,21 @@ def paper_command(
 
 def _perform_anew(settings: Settings, splits: Splits, out: Path | None, overwrite: bool, as_json: bool) -> None:
     """Do an experiment in a folder of its own, of which nothing is left if it cannot be done."""
-    from condenset import runs
+    from condenset import folders
     from condenset.experiments.settings import to_toml
     from condenset.files import write_file
 
     if out:
-        runs.probe(out)
-    folder = out or runs.fresh_folder(Path("runs") / f"{settings.experiment}-{splits.train.name}")
-    with runs.locked(folder):
-        runs.new_folder(folder, overwrite=overwrite)
-        with runs.writable(folder):
+        folders.probe(out)
+    folder = out or folders.fresh_folder(Path("runs") / f"{settings.experiment}-{splits.train.name}")
+    with folders.locked(folder):
+        folders.new_folder(folder, overwrite=overwrite)
+        with folders.writable(folder):
             write_file(folder / "experiment.toml", to_toml(settings).encode())
         try:
             _perform(settings, splits, folder, as_json)
         except UserError:
-            runs.take_back(folder)
+            folders.take_back(folder)
             raise
 
 
@@ -153,14 +153,14 @@ def _check_pools(wishes: Wishes, out: Path | None) -> None:
 
 def resume_experiment(folder: Path, changes: dict[str, Any], moved: str | None, as_json: bool) -> None:
     """Go on with an experiment, some settings changed or its data moved: what is done is not done again."""
-    from condenset import runs
+    from condenset import folders
     from condenset.experiments import find
     from condenset.experiments.settings import from_toml
 
-    with runs.locked(folder):
+    with folders.locked(folder):
         settings = dataclasses.replace(from_toml(folder / "experiment.toml"), **changes)
         find(settings.experiment)
-        runs.sweep(folder)
+        folders.sweep(folder)
         _perform(settings, load_again(settings, folder, moved), folder, as_json)
 
 

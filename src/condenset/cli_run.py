@@ -144,7 +144,7 @@ def resume_command(
     as_json: AsJson = False,
 ) -> None:
     """Go on with a run that was stopped or killed, to the same result."""
-    from condenset import plans, runs
+    from condenset import folders, plans
 
     place = str(data_dir.absolute()) if data_dir else None
     moved = anchored(dataset, place) if dataset else None
@@ -154,9 +154,9 @@ def resume_command(
         return
     if not (folder / "recipe.toml").is_file():
         raise UserError(f"{folder} is not a run: it has no recipe.toml")
-    with runs.locked(folder):
-        with runs.writable(folder):
-            runs.sweep(folder)
+    with folders.locked(folder):
+        with folders.writable(folder):
+            folders.sweep(folder)
         plan = dataclasses.replace(plans.from_toml(folder / "recipe.toml"), **changes)
         splits = load_again(plan, folder, moved)
         plans.check_plan(plan, splits.train)
@@ -189,7 +189,7 @@ def _begin(
     as_json: bool,
 ) -> None:
     """Make the plan and its folder, then go."""
-    from condenset import plans, runs
+    from condenset import folders, plans
     from condenset.engine import Place
     from condenset.files import write_file
 
@@ -205,17 +205,17 @@ def _begin(
     if overwrite and out is None:
         raise UserError("--overwrite needs --out: without it every run has a folder of its own")
     if out:
-        runs.check_free(out, overwrite=overwrite)  # before the data are read, which may take long
+        folders.check_free(out, overwrite=overwrite)  # before the data are read, which may take long
     splits = load(settings["dataset"], settings.get("data_dir"), settings.get("size"))
     if wishes.evaluate:
         settings["test_fingerprint"] = splits.test.fingerprint
     plan = plans.make_plan(splits.train, wishes, base, **settings)
     if out:
-        runs.probe(out)
-    folder = out or runs.fresh_folder(Path("runs") / splits.train.name)
-    with runs.locked(folder):
-        runs.new_folder(folder, overwrite=overwrite)
-        with runs.writable(folder):
+        folders.probe(out)
+    folder = out or folders.fresh_folder(Path("runs") / splits.train.name)
+    with folders.locked(folder):
+        folders.new_folder(folder, overwrite=overwrite)
+        with folders.writable(folder):
             write_file(folder / "recipe.toml", plans.to_toml(plan).encode())
         _go(plan, splits, folder, as_json)
 

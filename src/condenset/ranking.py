@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from condenset import draws, runs
+from condenset import draws, folders
 from condenset.builders import Architectures, Builder, built, by_name, faults_told, seeded
 from condenset.data.validation import split_off
 from condenset.engine import Place
@@ -107,13 +107,13 @@ def rank(
     if folder is None:
         return search(architectures, small, data, protocol, run)
     run.folder = Path(folder)
-    runs.probe(run.folder)
-    with runs.locked(run.folder):
-        with runs.writable(run.folder):
-            runs.sweep(run.folder)
+    folders.probe(run.folder)
+    with folders.locked(run.folder):
+        with folders.writable(run.folder):
+            folders.sweep(run.folder)
         ranking = search(architectures, small, data, protocol, run)
-        with runs.writable(run.folder):
-            write_file(run.folder / runs.RANKING, ranking.to_json().encode() + b"\n")
+        with folders.writable(run.folder):
+            write_file(run.folder / folders.RANKING, ranking.to_json().encode() + b"\n")
     return ranking
 
 

@@ -14,6 +14,7 @@ from condenset.data.validation import is_part
 from condenset.errors import UserError, check, is_number
 from condenset.evaluation import protocol_for, score
 from condenset.files import write_file
+from condenset.folders import is_run, writable
 from condenset.methods import METHODS
 from condenset.methods.matching import dm_sizes, fitting
 from condenset.methods.pools import Pool
@@ -21,7 +22,7 @@ from condenset.plans import WHOLE, Job, Plan, from_toml
 from condenset.recipes import CoresetRecipe, DistributionRecipe, MatchingRecipe, Recipe
 from condenset.report.charts import save_comparison
 from condenset.report.grid import save_grid
-from condenset.runs import Run, is_run, is_share, writable
+from condenset.runs import Run, is_share
 from condenset.types import CondensedSet, ImageData, Scores, Splits
 from condenset.version import VERSION
 

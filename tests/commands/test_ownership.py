@@ -9,7 +9,7 @@ import pytest
 from planned import CPU, NETWORK, SPLITS, go, plan_of
 from shell import names
 
-from condenset import Splits, UserError, runs, workflow
+from condenset import Splits, UserError, folders, workflow
 from condenset.methods import METHODS
 from condenset.plans import Wishes, make_plan, to_toml
 from condenset.presets import make_recipe
@@ -22,9 +22,9 @@ from plain import tiny_data
 def test_somebody_elses_recipe_is_no_run_even_with_a_comment(tmp_path: Path) -> None:
     (tmp_path / "recipe.toml").write_text("# my soup\nleek = 3\n")
     (tmp_path / "results.json").write_text("mine")
-    assert not runs.is_run(tmp_path)
+    assert not folders.is_run(tmp_path)
     with pytest.raises(UserError, match="not empty and not a run of condenset"):
-        runs.new_folder(tmp_path, overwrite=True)
+        folders.new_folder(tmp_path, overwrite=True)
     assert names(tmp_path) == ["recipe.toml", "results.json"]
 
 

@@ -11,7 +11,7 @@ import torch
 from shell import names
 from torch import Tensor
 
-from condenset import UserError, runs
+from condenset import UserError, folders, runs
 from condenset.engine import Place
 from condenset.files import write_tensors
 from condenset.runs import Interrupted, Run, is_share, iterate
@@ -297,17 +297,17 @@ def test_a_checkpoint_that_cannot_be_written_is_one_line(tmp_path: Path) -> None
 
 
 def test_free_names(tmp_path: Path) -> None:
-    assert runs.fresh_folder(tmp_path / "runs" / "digits").name == "digits"
+    assert folders.fresh_folder(tmp_path / "runs" / "digits").name == "digits"
     (tmp_path / "runs" / "digits-2").write_text("")
-    assert runs.fresh_folder(tmp_path / "runs" / "digits").name == "digits-3"
+    assert folders.fresh_folder(tmp_path / "runs" / "digits").name == "digits-3"
     assert (tmp_path / "runs" / "digits-3").is_dir()
 
 
 def test_a_folder_is_worked_on_by_one_process_at_a_time(tmp_path: Path) -> None:
     busy = pytest.raises(UserError, match="being worked on by another process")
-    with runs.locked(tmp_path), busy, runs.locked(tmp_path):
+    with folders.locked(tmp_path), busy, folders.locked(tmp_path):
         pass
-    with runs.locked(tmp_path):
+    with folders.locked(tmp_path):
         pass  # free again
 
 
@@ -322,5 +322,5 @@ def test_an_event_after_a_line_cut_short_is_not_lost(tmp_path: Path) -> None:
 
 def test_a_folder_with_nothing_but_leftovers_of_a_kill_is_free(tmp_path: Path) -> None:
     (tmp_path / ".recipe.toml.abc.tmp").write_text("half")
-    assert runs.new_folder(tmp_path, overwrite=False) == tmp_path
+    assert folders.new_folder(tmp_path, overwrite=False) == tmp_path
     assert names(tmp_path) == []

@@ -15,10 +15,11 @@ from condenset.experiments.nas import EARLY, search_architectures
 from condenset.experiments.pooled import networks
 from condenset.experiments.tables import COMPARED, architectures, batchnorm, sizes, sota
 from condenset.files import write_file
+from condenset.folders import writable
 from condenset.plans import Wishes
 from condenset.recipes import RECIPES
 from condenset.report.charts import save_chart
-from condenset.runs import Run, writable
+from condenset.runs import Run
 from condenset.types import Splits
 from condenset.workflow import write_results
 

@@ -17,12 +17,13 @@ from condenset import plans
 from condenset.errors import UserError
 from condenset.evaluation import score
 from condenset.files import write_file
+from condenset.folders import writable
 from condenset.methods.common import images_per_class
 from condenset.methods.matching import can_be_one
 from condenset.presets import make_protocol, make_recipe
 from condenset.progress import LONG, span
 from condenset.recipes import RECIPES, GradientRecipe, Protocol, Recipe
-from condenset.runs import Run, writable
+from condenset.runs import Run
 from condenset.types import CondensedSet, ImageData, Splits
 from condenset.version import VERSION
 from condenset.workflow import SCORED, cost_of, is_record, made_set

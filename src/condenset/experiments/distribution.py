@@ -15,10 +15,11 @@ from torch import Tensor
 from condenset import draws
 from condenset.experiments.common import Lab, Outcome, Record, Table
 from condenset.files import read_tensors, write_tensors
+from condenset.folders import writable
 from condenset.methods.trained import trained
 from condenset.recipes import TrainedRecipe
 from condenset.report.charts import new_panels
-from condenset.runs import Run, writable
+from condenset.runs import Run
 from condenset.train import TrainingSet
 from condenset.types import CondensedSet, ImageData
 

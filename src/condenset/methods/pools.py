@@ -25,11 +25,12 @@ from condenset.engine import Place
 from condenset.engine.memory import parts
 from condenset.errors import UserError, check, check_path, whole
 from condenset.files import hashed, read_metadata, read_rows, write_file, write_tensors
+from condenset.folders import locked, probe, writable
 from condenset.methods.trained import about_training
 from condenset.presets import training_protocol
 from condenset.progress import Shown
 from condenset.recipes import Protocol, read_group
-from condenset.runs import Run, locked, probe, reported, writable
+from condenset.runs import Run, reported
 from condenset.train import Trainer, TrainingSet, side_by_side, together
 from condenset.types import ImageData, check_data
 

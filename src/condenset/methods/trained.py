@@ -15,9 +15,10 @@ from condenset import networks
 from condenset.engine.memory import images_together
 from condenset.errors import UserError
 from condenset.files import hashed, read_tensors, write_tensors
+from condenset.folders import writable
 from condenset.midway import Midway
 from condenset.recipes import Protocol
-from condenset.runs import Run, reported, writable
+from condenset.runs import Run, reported
 from condenset.train import TEST_BATCH, Forgetting, Trainer, TrainingSet
 from condenset.types import ImageData
 
