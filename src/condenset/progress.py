@@ -21,6 +21,8 @@ class Silent:
 
     part: str = ""  # which of a run's jobs is under way, such as 3/21
 
+    def foretell(self, seconds: Callable[[], float]) -> None: ...
+
     def start(self, text: str, total: int, done: int = 0) -> None: ...
 
     def update(self, done: int, note: str = "") -> None: ...
@@ -36,6 +38,11 @@ class Shown(Silent):
         self.bar: Progress | None = None
         self.task: TaskID | None = None
         self.spoken = time.monotonic()  # when the last line was, of whatever it told
+
+    def foretell(self, seconds: Callable[[], float]) -> None:
+        """Before anything begins, say how long all of it takes, if that is long."""
+        if (left := seconds()) > LONG:
+            self._say(f"about {span(left)} for all of it, going by a training step on this machine")
 
     def start(self, text: str, total: int, done: int = 0) -> None:
         self.text, self.total, self.told = f"{self.part} {text}".strip(), total, False
@@ -87,10 +94,13 @@ class Shown(Silent):
 
 
 def span(seconds: float) -> str:
-    """`95 s`, `12 min`, `3.5 h`."""
+    """`95 s`, `12 min`, `3.5 h`, `4 days`."""
     if seconds < 120:
         return f"{seconds:.3g} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    hours = seconds / 3600
+    return f"{hours:.1f} h" if hours < 48 else f"{hours / 24:.0f} days"
 
 
 @contextmanager

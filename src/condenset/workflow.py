@@ -12,6 +12,7 @@ from typing import Any, TypeGuard
 
 from condenset.data.validation import is_part
 from condenset.errors import UserError, check, is_number
+from condenset.estimates import seconds_of
 from condenset.evaluation import protocol_for, score
 from condenset.files import write_file
 from condenset.folders import is_run, writable
@@ -35,6 +36,8 @@ def execute(plan: Plan, splits: Splits, run: Run) -> list[dict[str, Any]]:
     finished = read_results(run.folder)
     done = {(record["method"], record["ipc"]): record for record in finished if "accuracy_mean" in record}
     keys = [(job.method, job.ipc) for job in plan.jobs]
+    left = [job for key, job in zip(keys, plan.jobs, strict=True) if key not in done]
+    run.progress.foretell(lambda: seconds_of(plan, left, splits, run.place))
     for number, (key, job) in enumerate(zip(keys, plan.jobs, strict=True), start=1):
         if key not in done:
             run.progress.part = f"{number}/{len(keys)}" if len(keys) > 1 else ""

@@ -83,7 +83,13 @@ def test_a_terminal_gets_a_bar_with_rate_loss_and_time_left(monkeypatch: pytest.
 
 
 def test_spans() -> None:
-    assert [span(seconds) for seconds in (1.25, 95, 720, 12_600)] == ["1.25 s", "95 s", "12 min", "3.5 h"]
+    assert [span(seconds) for seconds in (1.25, 95, 720, 12_600, 345_600)] == [
+        "1.25 s",
+        "95 s",
+        "12 min",
+        "3.5 h",
+        "4 days",
+    ]
 
 
 def test_brackets_in_a_table_are_no_markup(monkeypatch: pytest.MonkeyPatch) -> None:
