@@ -13,20 +13,23 @@ from torch import nn
 
 import condenset as cs
 from condenset import folders, ranking
+from condenset.builders import Architectures
 from condenset.ranking import search
 from condenset.recipes import Protocol
 from condenset.runs import Interrupted, Run, Silent
 from condenset.train import Trainer
 from ranked import BAD, CPU, FAST, GOOD, linear, trainings
 
+LONGER = Protocol(nets=2, epochs=4, batch=16)
+
 
 class StopAfter(Silent):
     """Asks the run to stop when so many architectures are done."""
 
-    def __init__(self, run: Run, number: int) -> None:
+    def __init__(self, run: Run, number: float) -> None:
         self.run, self.number = run, number
 
-    def update(self, done: int, note: str = "") -> None:
+    def update(self, done: float, note: str = "") -> None:
         self.run.stop_requested = int(done >= self.number)
 
 
@@ -110,6 +113,76 @@ def test_what_fails_once_is_not_tried_again_but_for_one_s_own(
     assert [(row.name, row.reason) for row in found.rows] == [("linear", ""), (GOOD, "it diverged")]
     assert len(numbers) == 3
     assert not cs.rank([GOOD], *parts, **{**options, "lr": 0.02}).rows[0].reason
+
+
+def stopped(specs: Architectures, sets: tuple[cs.ImageData, cs.ImageData], folder: Path, number: float) -> None:
+    run = Run(place=CPU, folder=folder, job="rank")
+    run.progress = StopAfter(run, number)
+    with pytest.raises(Interrupted):
+        search(specs, *sets, LONGER, run)
+
+
+def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A number for every step that is trained from now on."""
+    taken: list[int] = []
+    step = Trainer._step
+    monkeypatch.setattr(Trainer, "_step", lambda self, ahead: (taken.append(len(ahead)), step(self, ahead))[1])
+    return taken
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_networks_half_trained_go_on_to_the_same(
+    at_once: int, parts: tuple[cs.ImageData, cs.ImageData], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranking, "_groups", lambda names, *_: iter([names[:at_once], names[at_once:]]))
+    specs, taken = ["convnet(width=8, depth=1, norm='batch')", GOOD], steps(monkeypatch)
+    whole = search(specs, *parts, LONGER, Run(place=CPU))
+    all_of_them = len(taken)
+    taken.clear()
+    for number in (0.6, 1.4, 2.6):  # in a group of two it is of both
+        stopped(specs, parts, tmp_path, number)
+    assert (tmp_path / "checkpoint").exists()
+    run = Run(place=CPU, folder=tmp_path, job="rank")
+    again = search(specs, *parts, LONGER, run)
+    assert len(taken) == all_of_them  # none is done twice
+    assert [(row.name, row.accuracy) for row in again.rows] == [(row.name, row.accuracy) for row in whole.rows]
+    assert not (tmp_path / "checkpoint").exists()
+    trained = [event["seconds"] for event in run.events("network")]
+    assert sum(row.seconds for row in again.rows) == pytest.approx(sum(trained), abs=0.01)
+
+
+def test_a_network_of_ones_own_begins_anew(
+    parts: tuple[cs.ImageData, cs.ImageData], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = steps(monkeypatch)
+    stopped([linear], parts, tmp_path, 0.6)
+    assert taken and not (tmp_path / "checkpoint").exists()
+    taken.clear()
+    search([linear], *parts, LONGER, Run(place=CPU, folder=tmp_path, job="rank"))
+    assert len(taken) == LONGER.nets * LONGER.length(len(parts[0]))[0]
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_a_checkpoint_that_cannot_be_read_is_not_the_architectures_fault(
+    at_once: int, parts: tuple[cs.ImageData, cs.ImageData], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranking, "_groups", lambda names, *_: iter([names[:at_once], names[at_once:]]))
+    stopped([GOOD, BAD], parts, tmp_path, 0.6)
+    (tmp_path / "checkpoint").write_bytes(b"garbage")
+    with pytest.raises(cs.UserError, match="delete it to start this job again"):
+        search([GOOD, BAD], *parts, LONGER, Run(place=CPU, folder=tmp_path, job="rank"))
+    (tmp_path / "checkpoint").unlink()
+    found = search([GOOD, BAD], *parts, LONGER, Run(place=CPU, folder=tmp_path, job="rank"))
+    assert [row.reason for row in found.rows] == ["", ""]
+
+
+def test_a_run_that_stopped_midway_is_left_alone(parts: tuple[cs.ImageData, cs.ImageData], tmp_path: Path) -> None:
+    (tmp_path / "recipe.toml").write_text("# condenset 0.1.0: …\n", encoding="utf-8")
+    assert cs.rank([GOOD], *parts, folder=tmp_path, **FAST).best.name == GOOD
+    (tmp_path / "checkpoint").write_bytes(b"of hours")
+    with pytest.raises(cs.UserError, match="holds a run that has stopped midway: resume it first"):
+        cs.rank([GOOD], *parts, folder=tmp_path, **FAST)
+    assert (tmp_path / "checkpoint").read_bytes() == b"of hours"
 
 
 @pytest.mark.parametrize("at_once", [1, 2])

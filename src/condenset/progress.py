@@ -25,7 +25,7 @@ class Silent:
 
     def start(self, text: str, total: int, done: int = 0) -> None: ...
 
-    def update(self, done: int, note: str = "") -> None: ...
+    def update(self, done: float, note: str = "") -> None: ...
 
     def stop(self) -> None: ...
 
@@ -46,7 +46,7 @@ class Shown(Silent):
 
     def start(self, text: str, total: int, done: int = 0) -> None:
         self.text, self.total, self.told = f"{self.part} {text}".strip(), total, False
-        self.first: tuple[int, float] | None = None  # steps and time when the first were done
+        self.first: tuple[float, float] | None = None  # steps and time when the first were done
         if self.terminal:
             from rich.console import Console
             from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
@@ -64,7 +64,7 @@ class Shown(Silent):
             self.task = self.bar.add_task(self.text, total=total, completed=done, note="", rate="")
             self.bar.start()
 
-    def update(self, done: int, note: str = "") -> None:
+    def update(self, done: float, note: str = "") -> None:
         now = time.monotonic()
         steps, began = self.first = self.first or (done, now)  # making kernels ready is no part of the rate
         seconds = now - began

@@ -9,7 +9,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,10 +25,11 @@ from condenset.engine.memory import parts
 from condenset.errors import UserError, check, check_kind, one_line
 from condenset.evaluation import check_match, digest_of, seen_as
 from condenset.files import write_file
+from condenset.midway import Midway
 from condenset.presets import training_protocol
 from condenset.progress import Shown
 from condenset.recipes import Protocol
-from condenset.runs import Interrupted, Run, is_share
+from condenset.runs import Run, is_share
 from condenset.train import TOGETHER, Trainer, TrainingSet, side_by_side
 from condenset.types import CondensedSet, ImageData, Splits, check_set
 
@@ -109,6 +110,8 @@ def rank(
     run.folder = Path(folder)
     folders.probe(run.folder)
     with folders.locked(run.folder):
+        if folders.is_run(run.folder) and (run.folder / "checkpoint").exists():  # which is not ours to write over
+            raise UserError(f"{folder} holds a run that has stopped midway: resume it first, or choose another folder")
         with folders.writable(run.folder):
             folders.sweep(run.folder)
         ranking = search(architectures, small, data, protocol, run)
@@ -127,7 +130,7 @@ def search(
     also: Mapping[str, ImageData] | None = None,
     text: str = "",
 ) -> Ranking:
-    """Rank within a run: a network that was trained before a stop is not trained again.
+    """Rank within a run: networks that were trained before a stop are not trained again, others of ours go on.
 
     also: images by name to measure on as well, such as the test's, which have no say in the order.
     """
@@ -141,6 +144,7 @@ def search(
     try:
         for group in _groups([name for name in named if work.lacks(name)], named, run.place):
             work.try_out(group)
+            run.drop_checkpoint()
     finally:
         run.listening = False
         run.progress.stop()
@@ -218,55 +222,72 @@ class _Search:
         if len(group) > 1:
             with contextlib.suppress(torch.OutOfMemoryError):  # alone each may fit
                 self._side_by_side(group)
-        for name in group:
-            with contextlib.closing(self._alone(name)) as networks:
-                for net, accuracies, seconds in networks:
-                    self._keep(name, net, accuracies, seconds)
+        for name in filter(self.lacks, group):
+            began, architecture = time.monotonic(), self.named[name]
+            try:
+                if isinstance(architecture, str):
+                    self._side_by_side([name])
+                else:
+                    self._users_own(name, architecture)
+            except torch.OutOfMemoryError as error:
+                self._give_up(name, error, time.monotonic() - began)
 
     def _side_by_side(self, group: Sequence[str]) -> None:
+        """Train the networks that architectures of ours lack; one that cannot be built is told so when it is alone."""
         with contextlib.ExitStack() as stack:
             try:
                 trainers = {name: stack.enter_context(self._trainer(self._spec(name))) for name in group}
-            except UserError:
-                return  # the reason comes when each is tried alone
+            except UserError as error:
+                if len(group) == 1:
+                    self._give_up(group[0], error, 0.0)
+                return
             for net in range(self.protocol.nets):
-                mine, began, report = [n for n in group if net in self.lacks(n)], time.monotonic(), self._reporter()
-                trainings = [trainers[name].training(self.run.seed, "rank", net) for name in mine]
-                for number in side_by_side(trainings, self.run.place.device):
-                    if number < trainers[group[0]].num_steps:  # what is trained is tested
-                        report(number)
-                share = (time.monotonic() - began) / max(len(mine), 1)
-                for name in mine:
-                    began = time.monotonic()
-                    try:
-                        accuracies = self._look(trainers[name])
-                    except UserError as error:
-                        self._give_up(name, error, share)
-                    else:
-                        self._keep(name, net, accuracies, share + time.monotonic() - began)
+                if mine := {name: trainers[name] for name in group if net in self.lacks(name)}:
+                    self._train(mine, net)
 
-    def _alone(self, name: str) -> Generator[tuple[int, dict[str, float], float], None, None]:
-        """Train the networks that an architecture lacks: number, accuracies and seconds of each.
+    def _train(self, trainers: Mapping[str, Trainer], net: int) -> None:
+        """Train network `net` of each architecture, or go on with it, and write down what it comes to."""
+        names = {name: self._spec(name) for name in trainers}
+        job = f"{self.run.job}: networks {net} of {names} by {self.settings}"
+        midway = Midway(self.run, list(trainers.values()), job=job, recipe={})
+        trainings = [
+            trainer.training(self.run.seed, "rank", net, restore=restore)
+            for trainer, restore in zip(trainers.values(), midway.restores, strict=True)
+        ]
+        report = self._reporter(midway)
+        for number in side_by_side(trainings, self.run.place.device):
+            if number < midway.trainers[0].num_steps:  # what is trained is tested
+                report(number)
+        share = midway.seconds / len(trainers)
+        for name, trainer in trainers.items():
+            began = time.monotonic()
+            try:
+                accuracies = self._look(trainer)
+            except UserError as error:
+                self._give_up(name, error, share)
+            else:
+                self._keep(name, net, accuracies, share + time.monotonic() - began)
 
-        One that cannot be trained is told so, and the search goes on.
+    def _users_own(self, name: str, builder: Builder) -> None:
+        """Train the networks that a user's own architecture lacks; one that cannot be trained is told so.
+
+        Half trained they are not kept: they may hold more than can be seen of them.
         """
-        architecture, began, place = self.named[name], time.monotonic(), self.run.place
-        try:
-            with faults_told(architecture), contextlib.ExitStack() as stack:
-                trainer: Trainer | None = None
-                for net in self.lacks(name):
-                    if not isinstance(architecture, str):  # one for each network: it starts as it was built
-                        stack.close()
-                        key = draws.make_key(self.run.seed, "rank", net, "builder")
-                        stack.enter_context(seeded(int(key[0]), place))
-                        trainer = stack.enter_context(self._trainer(built(architecture, self.train_set, place)))
-                    elif trainer is None:
-                        trainer = stack.enter_context(self._trainer(architecture))
-                    trainer.train(self.run.seed, "rank", net, report=self._reporter())
-                    yield net, self._look(trainer), time.monotonic() - began
-                    began = time.monotonic()
-        except (UserError, torch.OutOfMemoryError) as error:
-            self._give_up(name, error, time.monotonic() - began)
+        for net in self.lacks(name):
+            began, seed, place = time.monotonic(), self.run.seed, self.run.place
+            key = draws.make_key(seed, "rank", net, "builder")
+            try:
+                with contextlib.ExitStack() as stack:
+                    stack.enter_context(faults_told(builder))
+                    stack.enter_context(seeded(int(key[0]), place))
+                    trainer = stack.enter_context(self._trainer(built(builder, self.train_set, place)))
+                    midway = Midway(self.run, [trainer], folder=None)
+                    trainer.train(seed, "rank", net, report=self._reporter(midway))
+                    accuracies = self._look(trainer)
+            except UserError as error:
+                self._give_up(name, error, time.monotonic() - began)
+                return
+            self._keep(name, net, accuracies, time.monotonic() - began)
 
     @contextlib.contextmanager
     def _trainer(self, architecture: str | nn.Module) -> Iterator[Trainer]:
@@ -301,14 +322,13 @@ class _Search:
             self.run.event("failed", name=name, spec=spec, settings=self.settings, reason=self.reasons[name])
         self.run.progress.update(self.num_done)
 
-    def _reporter(self) -> Callable[[int], None]:
+    def _reporter(self, midway: Midway) -> Callable[[int], None]:
         complete = [name for name in self.named if name not in self.reasons and not self.lacks(name)]
         note = f"best {100 * max(self.row(name).accuracy for name in complete):.1f}%" if complete else ""
-        done = self.num_done
+        done, a_step = self.num_done, len(midway.trainers) / midway.trainers[0].num_steps
 
-        def report(_: int) -> None:
-            self.run.progress.update(done, note)
-            if self.run.stop_requested:
-                raise Interrupted
+        def report(number: int) -> None:
+            self.run.progress.update(round(done + number * a_step, 2), note)
+            midway.rest(number)
 
         return report

@@ -144,7 +144,7 @@ def test_early_stopping_is_left_out_unless_named(tmp_path: Path) -> None:
 
 
 class StopIn(Silent):
-    """Asks the run to stop within a loop of this name, once an architecture in it is done."""
+    """Asks the run to stop within a loop of this name, in its second architecture."""
 
     def __init__(self, run: Run, text: str) -> None:
         self.run, self.text = run, text
@@ -152,8 +152,8 @@ class StopIn(Silent):
     def start(self, text: str, total: int, done: int = 0) -> None:
         self.current = text
 
-    def update(self, done: int, note: str = "") -> None:
-        self.run.stop_requested = int(self.current == self.text and done > 0)
+    def update(self, done: float, note: str = "") -> None:
+        self.run.stop_requested = int(self.current == self.text and done > 1)
 
 
 def test_stopped_within_a_search_it_goes_on_to_the_same_outcome(tmp_path: Path) -> None:
@@ -168,5 +168,6 @@ def test_stopped_within_a_search_it_goes_on_to_the_same_outcome(tmp_path: Path) 
         nas.search_architectures(stopping)
     part = tmp_path / "stopped/parts" / text.replace(" ", "-")
     assert len((part / "events.jsonl").read_text().splitlines()) == 1
+    assert (part / "checkpoint").exists()
     assert not (part / "record.json").exists()
     assert told(nas.search_architectures(lab(tmp_path / "stopped", "tiny"))) == told(undisturbed)
