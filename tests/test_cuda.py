@@ -18,7 +18,7 @@ from condenset.engine.step import accelerate
 from condenset.evaluation import score
 from condenset.methods import METHODS
 from condenset.methods.matching import dm_sizes
-from condenset.methods.pools import train_pool
+from condenset.methods.pool_training import train_pool
 from condenset.presets import make_recipe
 from condenset.recipes import Protocol, Recipe
 from condenset.runs import Interrupted, Run

@@ -17,7 +17,8 @@ from condenset.engine import Place
 from condenset.engine.step import _captured
 from condenset.files import read_tensors, write_tensors
 from condenset.methods import METHODS
-from condenset.methods.pools import Pool, train_pool
+from condenset.methods.pool_training import train_pool
+from condenset.methods.pools import Pool
 from plain import tiny_data
 from replayed import capture_on_cpu
 

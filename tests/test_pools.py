@@ -18,9 +18,10 @@ from condenset import augment, draws, networks
 from condenset.engine import Place
 from condenset.files import read_tensors, write_tensors
 from condenset.folders import locked
-from condenset.methods import METHODS, pools
+from condenset.methods import METHODS, pool_training, pools
 from condenset.methods.matching import Matching, _need, embedding, mean_distance
-from condenset.methods.pools import EDGES, Pool, early_looks, fill_pool, group_names, in_group, pool_protocol
+from condenset.methods.pool_training import early_looks, fill_pool, pool_protocol
+from condenset.methods.pools import EDGES, Pool, group_names, in_group
 from condenset.recipes import DistributionRecipe, Protocol
 from condenset.runs import Interrupted, Run
 from condenset.train import Trainer, TrainingSet
@@ -231,7 +232,8 @@ def test_a_pool_is_trained_network_by_network(tmp_path: Path, shared: Pool, monk
         fill_pool(data, tmp_path, 3, pool_protocol(data, **TRAINING), EDGES, run)
     assert Pool.load(tmp_path).num_networks == 1
     before = (tmp_path / "0000.safetensors").stat().st_mtime_ns
-    (tmp_path / ".0001.safetensors.x.tmp").touch()
+    for name in (".0001.safetensors.x.tmp", ".pool.json.x.tmp", ".checkpoint.x.tmp"):
+        (tmp_path / name).touch()
     assert small_pool(tmp_path).fingerprint == shared.fingerprint
     assert (tmp_path / "0000.safetensors").stat().st_mtime_ns == before
     files = {path.name for path in tmp_path.iterdir()}
@@ -251,11 +253,47 @@ def test_a_folder_that_another_process_fills_is_left_alone(tmp_path: Path) -> No
 def test_side_by_side_networks_come_out_as_one_by_one(
     tmp_path: Path, shared: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pools, "together", lambda *_: 2)
+    monkeypatch.setattr(pool_training, "together", lambda *_: 2)
     found = small_pool(tmp_path)
     assert found.fingerprint == shared.fingerprint
     for mine, theirs in zip(found.states, shared.states, strict=True):
         assert torch.equal(*(read_tensors(state.path)[0]["weights"][state.row] for state in (mine, theirs)))
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_networks_half_trained_go_on_to_the_same(
+    at_once: int, tmp_path: Path, shared: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever they stopped: within the first pass, where most states are, at the end of a pass, and later."""
+    monkeypatch.setattr(pool_training, "together", lambda *_: at_once)
+    data, protocol = tiny_data(COUNTS), pool_protocol(tiny_data(COUNTS), **TRAINING)
+    steps, step = [], Trainer._step
+    monkeypatch.setattr(Trainer, "_step", lambda self, ahead: (steps.append(len(ahead)), step(self, ahead))[1])
+    for number in (2, 3, 5, 8, 10, 11, 25, 39, 43, 45):  # a pass has 5 steps
+        run = Run(place=CPU)
+        run.progress = StopAtStep(run, at_once * number)
+        with pytest.raises(Interrupted):
+            fill_pool(data, tmp_path, 3, protocol, EDGES, run)
+        assert (tmp_path / "checkpoint").exists()
+        Pool.load(tmp_path)  # what is done can be drawn from meanwhile
+    found = small_pool(tmp_path)
+    assert len(steps) == 3 * 40  # none is done twice
+    assert not (tmp_path / "checkpoint").exists()
+    assert found.fingerprint == shared.fingerprint
+    for mine, theirs in zip(found.states, shared.states, strict=True):
+        assert torch.equal(*(read_tensors(state.path)[0]["weights"][state.row] for state in (mine, theirs)))
+
+
+def test_a_checkpoint_of_another_pool_or_network_is_passed_over(
+    tmp_path: Path, shared: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(place=CPU)
+    run.progress = StopAtStep(run, 11)
+    with pytest.raises(Interrupted):
+        fill_pool(tiny_data(COUNTS), tmp_path, 3, pool_protocol(tiny_data(COUNTS), **TRAINING), EDGES, run)
+    for name in ("0000.safetensors", pools.ABOUT):
+        shutil.copy(shared.folder / name, tmp_path)
+    assert small_pool(tmp_path).fingerprint == shared.fingerprint
 
 
 def test_what_does_not_fit_is_one_line(shared: Pool, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from condenset.evaluation import score
 from condenset.methods import METHODS
 from condenset.methods.gradient import GradientMatching
 from condenset.methods.matching import dm_sizes
-from condenset.methods.pools import train_pool
+from condenset.methods.pool_training import train_pool
 from condenset.presets import make_recipe
 from condenset.recipes import KERNELS, Protocol, Recipe
 from condenset.runs import Interrupted, Run

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from condenset.evaluation import evaluate as evaluate
     from condenset.methods import METHODS as METHODS
     from condenset.methods import condense as condense
+    from condenset.methods.pool_training import train_pool as train_pool
     from condenset.methods.pools import Pool as Pool
-    from condenset.methods.pools import train_pool as train_pool
     from condenset.networks import NETWORKS as NETWORKS
     from condenset.networks import search_space as search_space
     from condenset.ranking import Ranking as Ranking
@@ -36,7 +36,7 @@ _HOMES = {
     "condense": "methods",
     "METHODS": "methods",
     "Pool": "methods.pools",
-    "train_pool": "methods.pools",
+    "train_pool": "methods.pool_training",
     "NETWORKS": "networks",
     "search_space": "networks",
     "evaluate": "evaluation",

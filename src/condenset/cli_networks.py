@@ -49,7 +49,8 @@ def train_pool_command(
 
     from condenset.console import print_table
     from condenset.engine import Place
-    from condenset.methods.pools import EDGES, about_pool, check_folder, fill_pool, group_names, pool_protocol
+    from condenset.methods.pool_training import about_pool, fill_pool, pool_protocol
+    from condenset.methods.pools import EDGES, check_folder, group_names
     from condenset.networks import build
     from condenset.runs import Run
 

@@ -6,14 +6,23 @@ import functools
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from condenset.errors import UserError
 from condenset.runs import Interrupted, Run, all_finite
-from condenset.train import Trainer
+
+
+class Training(Protocol):
+    """What trains a network: a Trainer, or one that watches it."""
+
+    @property
+    def num_steps(self) -> int: ...
+
+    @property
+    def state(self) -> dict[str, Tensor]: ...
 
 
 class Midway:
@@ -23,7 +32,7 @@ class Midway:
     recipe, since another recipe's is refused; with None for a folder they are not kept.
     """
 
-    def __init__(self, run: Run, trainers: Sequence[Trainer], **about: Any) -> None:
+    def __init__(self, run: Run, trainers: Sequence[Training], **about: Any) -> None:
         self.run, self.trainers, self._began = run, trainers, time.monotonic()
         self.kept = run.aside(**about)
         saved = {name: torch.empty_like(tensor, device="cpu") for name, tensor in self.state.items()}

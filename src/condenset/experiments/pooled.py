@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from condenset.experiments.common import Lab, Outcome, Record, Table
-from condenset.methods.pools import EDGES, Pool, fill_pool, pool_protocol
+from condenset.methods.pool_training import fill_pool, pool_protocol
+from condenset.methods.pools import EDGES, Pool
 from condenset.recipes import DistributionRecipe
 from condenset.report.charts import new_panels
 from condenset.report.grid import draw_grid
