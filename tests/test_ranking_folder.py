@@ -5,15 +5,17 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+import torch
 from torch import nn
 
 import condenset as cs
 from condenset import folders, ranking
 from condenset.builders import Architectures
+from condenset.engine import Place
 from condenset.ranking import search
 from condenset.recipes import Protocol
 from condenset.runs import Interrupted, Run, Silent
@@ -141,12 +143,12 @@ def test_networks_half_trained_go_on_to_the_same(
     taken.clear()
     for number in (0.6, 1.4, 2.6):  # in a group of two it is of both
         stopped(specs, parts, tmp_path, number)
-    assert (tmp_path / "checkpoint").exists()
+    assert (tmp_path / folders.HALF_RANKED).exists()
     run = Run(place=CPU, folder=tmp_path, job="rank")
     again = search(specs, *parts, LONGER, run)
     assert len(taken) == all_of_them  # none is done twice
     assert [(row.name, row.accuracy) for row in again.rows] == [(row.name, row.accuracy) for row in whole.rows]
-    assert not (tmp_path / "checkpoint").exists()
+    assert not (tmp_path / folders.HALF_RANKED).exists()
     trained = [event["seconds"] for event in run.events("network")]
     assert sum(row.seconds for row in again.rows) == pytest.approx(sum(trained), abs=0.01)
 
@@ -156,7 +158,7 @@ def test_a_network_of_ones_own_begins_anew(
 ) -> None:
     taken = steps(monkeypatch)
     stopped([linear], parts, tmp_path, 0.6)
-    assert taken and not (tmp_path / "checkpoint").exists()
+    assert taken and not (tmp_path / folders.HALF_RANKED).exists()
     taken.clear()
     search([linear], *parts, LONGER, Run(place=CPU, folder=tmp_path, job="rank"))
     assert len(taken) == LONGER.nets * LONGER.length(len(parts[0]))[0]
@@ -168,21 +170,54 @@ def test_a_checkpoint_that_cannot_be_read_is_not_the_architectures_fault(
 ) -> None:
     monkeypatch.setattr(ranking, "_groups", lambda names, *_: iter([names[:at_once], names[at_once:]]))
     stopped([GOOD, BAD], parts, tmp_path, 0.6)
-    (tmp_path / "checkpoint").write_bytes(b"garbage")
+    (tmp_path / folders.HALF_RANKED).write_bytes(b"garbage")
     with pytest.raises(cs.UserError, match="delete it to start this job again"):
         search([GOOD, BAD], *parts, LONGER, Run(place=CPU, folder=tmp_path, job="rank"))
-    (tmp_path / "checkpoint").unlink()
+    (tmp_path / folders.HALF_RANKED).unlink()
     found = search([GOOD, BAD], *parts, LONGER, Run(place=CPU, folder=tmp_path, job="rank"))
     assert [row.reason for row in found.rows] == ["", ""]
 
 
-def test_a_run_that_stopped_midway_is_left_alone(parts: tuple[cs.ImageData, cs.ImageData], tmp_path: Path) -> None:
-    (tmp_path / "recipe.toml").write_text("# condenset 0.1.0: …\n", encoding="utf-8")
-    assert cs.rank([GOOD], *parts, folder=tmp_path, **FAST).best.name == GOOD
+def test_in_a_runs_folder_both_have_checkpoints(parts: tuple[cs.ImageData, cs.ImageData], tmp_path: Path) -> None:
     (tmp_path / "checkpoint").write_bytes(b"of hours")
-    with pytest.raises(cs.UserError, match="holds a run that has stopped midway: resume it first"):
-        cs.rank([GOOD], *parts, folder=tmp_path, **FAST)
+    stopped([GOOD], parts, tmp_path, 0.6)
+    assert (tmp_path / folders.HALF_RANKED).exists()
+    search([GOOD], *parts, LONGER, Run(place=CPU, folder=tmp_path, job="rank"))
+    assert not (tmp_path / folders.HALF_RANKED).exists()
     assert (tmp_path / "checkpoint").read_bytes() == b"of hours"
+
+
+def test_groups_are_the_same_after_a_stop(
+    parts: tuple[cs.ImageData, cs.ImageData], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of seven, three, three and one; of the four that are left after the first group, not two and two."""
+    gpu, cut = Place(torch.device("cuda"), torch.float32), ranking._groups
+    monkeypatch.setattr(ranking, "TOGETHER", 3)
+    monkeypatch.setattr(ranking, "_groups", lambda names, named, _: cut(names, named, gpu))
+    specs, taken = [f"mlp(width={width})" for width in range(4, 11)], steps(monkeypatch)
+    search(specs, *parts, LONGER, Run(place=CPU))
+    all_of_them = len(taken)
+    taken.clear()
+    for number in (2.0, 7.5, 10.0):
+        stopped(specs, parts, tmp_path, number)
+    search(specs, *parts, LONGER, Run(place=CPU, folder=tmp_path, job="rank"))
+    assert len(taken) == all_of_them
+
+
+def test_what_its_networks_took_that_fitted_is_counted_once(
+    parts: tuple[cs.ImageData, cs.ImageData], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train = ranking._Search._train
+
+    def second_is_too_large(self: ranking._Search, trainers: Mapping[str, Trainer], net: int) -> None:
+        if net:
+            raise torch.OutOfMemoryError("too large")
+        train(self, trainers, net)
+        self.seconds[GOOD] = 100.0
+
+    monkeypatch.setattr(ranking._Search, "_train", second_is_too_large)
+    (row,) = search([GOOD], *parts, LONGER, Run(place=CPU)).rows
+    assert "too large" in row.reason and row.seconds <= 100
 
 
 @pytest.mark.parametrize("at_once", [1, 2])

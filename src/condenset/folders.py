@@ -27,7 +27,8 @@ FILES = (  # of a run's folder, beside sets/ and networks/
     "experiment.toml",
     "recipe.toml",  # these two are removed last: they are what makes a folder a run's
 )
-RANKING = "ranking.json"  # which may lie there too, but is no run's to remove
+RANKING = "ranking.json"  # these two may lie there too, but are no run's to remove
+HALF_RANKED = "ranking.checkpoint"
 
 
 @contextlib.contextmanager
@@ -107,7 +108,7 @@ def sweep(folder: Path) -> None:
 
 
 def _leftovers(folder: Path) -> list[Path]:
-    patterns = [f".{name}.*.tmp" for name in (*FILES, RANKING)]
+    patterns = [f".{name}.*.tmp" for name in (*FILES, RANKING, HALF_RANKED)]
     patterns += ["sets/.*.safetensors.*.tmp", "networks/.*.safetensors.*.tmp"]
     if (folder / "experiment.toml").is_file():
         patterns.append("parts/**/.*.tmp")

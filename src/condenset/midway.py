@@ -72,6 +72,8 @@ class Midway:
                 torch.cuda.synchronize(device)  # each network may be at work in a stream of its own
             if all_finite(self.state):
                 self._save(done, stopping)
+            else:
+                self.kept.put_off()
         if stopping:
             raise Interrupted
 

@@ -79,7 +79,8 @@ class Shown(Silent):
             self.spoken = now
             rest = [note] if note else []
             rest += [f"about {span(left)} to go"] if left else []
-            self._say(f"{self.text}: {', '.join([f'{done} of {self.total}', *rest])}")
+            far = f"{done:.1f}" if isinstance(done, float) else f"{done}"
+            self._say(f"{self.text}: {', '.join([f'{far} of {self.total}', *rest])}")
 
     def _say(self, line: str) -> None:
         if self.bar is not None:

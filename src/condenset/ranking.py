@@ -9,7 +9,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from condenset.midway import Midway
 from condenset.presets import training_protocol
 from condenset.progress import Shown
 from condenset.recipes import Protocol
-from condenset.runs import Run, is_share
+from condenset.runs import Interrupted, Run, is_share
 from condenset.train import TOGETHER, Trainer, TrainingSet, side_by_side
 from condenset.types import CondensedSet, ImageData, Splits, check_set
 
@@ -110,8 +110,6 @@ def rank(
     run.folder = Path(folder)
     folders.probe(run.folder)
     with folders.locked(run.folder):
-        if folders.is_run(run.folder) and (run.folder / "checkpoint").exists():  # which is not ours to write over
-            raise UserError(f"{folder} holds a run that has stopped midway: resume it first, or choose another folder")
         with folders.writable(run.folder):
             folders.sweep(run.folder)
         ranking = search(architectures, small, data, protocol, run)
@@ -142,12 +140,12 @@ def search(
     run.progress.start(text or "ranking architectures", len(named) * protocol.nets, work.num_done)
     run.listening = True
     try:
-        for group in _groups([name for name in named if work.lacks(name)], named, run.place):
-            work.try_out(group)
-            run.drop_checkpoint()
+        for group in _groups(list(named), named, run.place):  # the same after a stop, whatever is done by then
+            work.try_out([name for name in group if work.lacks(name)])
     finally:
         run.listening = False
         run.progress.stop()
+    run.aside(kept_as=folders.HALF_RANKED).drop_checkpoint()
     ordered = sorted(map(work.row, named), key=lambda row: math.inf if row.reason else -row.accuracy)
     about = {key: value for key, value in dataclasses.asdict(protocol).items() if key != "network"}
     return Ranking(rows=tuple(ordered), protocol=about | {"seed": run.seed, "precision": run.place.precision})
@@ -221,52 +219,56 @@ class _Search:
         """Train the networks of architectures side by side; what cannot be trained so, one by one."""
         if len(group) > 1:
             with contextlib.suppress(torch.OutOfMemoryError):  # alone each may fit
-                self._side_by_side(group)
+                self._ours(group)
         for name in filter(self.lacks, group):
-            began, architecture = time.monotonic(), self.named[name]
+            architecture, began, before = self.named[name], time.monotonic(), self.seconds[name]
             try:
                 if isinstance(architecture, str):
-                    self._side_by_side([name])
+                    self._ours([name])
                 else:
                     self._users_own(name, architecture)
             except torch.OutOfMemoryError as error:
-                self._give_up(name, error, time.monotonic() - began)
+                known = self.seconds[name] - before  # of its networks that fitted
+                self._give_up(name, error, time.monotonic() - began - known)
 
-    def _side_by_side(self, group: Sequence[str]) -> None:
-        """Train the networks that architectures of ours lack; one that cannot be built is told so when it is alone."""
+    def _ours(self, group: Sequence[str]) -> None:
+        """Train the networks that architectures of ours lack, side by side; one that cannot be built is told so."""
         with contextlib.ExitStack() as stack:
-            try:
-                trainers = {name: stack.enter_context(self._trainer(self._spec(name))) for name in group}
-            except UserError as error:
-                if len(group) == 1:
-                    self._give_up(group[0], error, 0.0)
-                return
+            trainers = dict[str, Trainer]()
+            for name in group:
+                try:
+                    trainers[name] = stack.enter_context(self._trainer(self._spec(name)))
+                except UserError as error:
+                    self._give_up(name, error, 0.0)
             for net in range(self.protocol.nets):
-                if mine := {name: trainers[name] for name in group if net in self.lacks(name)}:
+                if mine := {name: trainer for name, trainer in trainers.items() if net in self.lacks(name)}:
                     self._train(mine, net)
 
     def _train(self, trainers: Mapping[str, Trainer], net: int) -> None:
         """Train network `net` of each architecture, or go on with it, and write down what it comes to."""
         names = {name: self._spec(name) for name in trainers}
         job = f"{self.run.job}: networks {net} of {names} by {self.settings}"
-        midway = Midway(self.run, list(trainers.values()), job=job, recipe={})
+        midway = Midway(self.run, list(trainers.values()), job=job, recipe={}, kept_as=folders.HALF_RANKED)
         trainings = [
             trainer.training(self.run.seed, "rank", net, restore=restore)
             for trainer, restore in zip(trainers.values(), midway.restores, strict=True)
         ]
-        report = self._reporter(midway)
+        report = self._reporter(trainers.values(), midway.rest)
         for number in side_by_side(trainings, self.run.place.device):
             if number < midway.trainers[0].num_steps:  # what is trained is tested
                 report(number)
-        share = midway.seconds / len(trainers)
+        found: dict[str, dict[str, float] | UserError] = {}
         for name, trainer in trainers.items():
-            began = time.monotonic()
             try:
-                accuracies = self._look(trainer)
+                found[name] = self._look(trainer)
             except UserError as error:
-                self._give_up(name, error, share)
+                found[name] = error
+        share = midway.seconds / len(trainers)
+        for name, known in found.items():  # written when all are known, since the checkpoint is of all of them
+            if isinstance(known, UserError):
+                self._give_up(name, known, share)
             else:
-                self._keep(name, net, accuracies, share + time.monotonic() - began)
+                self._keep(name, net, known, share)
 
     def _users_own(self, name: str, builder: Builder) -> None:
         """Train the networks that a user's own architecture lacks; one that cannot be trained is told so.
@@ -281,8 +283,7 @@ class _Search:
                     stack.enter_context(faults_told(builder))
                     stack.enter_context(seeded(int(key[0]), place))
                     trainer = stack.enter_context(self._trainer(built(builder, self.train_set, place)))
-                    midway = Midway(self.run, [trainer], folder=None)
-                    trainer.train(seed, "rank", net, report=self._reporter(midway))
+                    trainer.train(seed, "rank", net, report=self._reporter([trainer], self._stop_if_asked))
                     accuracies = self._look(trainer)
             except UserError as error:
                 self._give_up(name, error, time.monotonic() - began)
@@ -322,13 +323,18 @@ class _Search:
             self.run.event("failed", name=name, spec=spec, settings=self.settings, reason=self.reasons[name])
         self.run.progress.update(self.num_done)
 
-    def _reporter(self, midway: Midway) -> Callable[[int], None]:
+    def _stop_if_asked(self, _: int) -> None:
+        if self.run.stop_requested:
+            raise Interrupted
+
+    def _reporter(self, trainers: Collection[Trainer], rest: Callable[[int], None]) -> Callable[[int], None]:
+        """Progress in networks, of which those that train have done a part, and then a rest."""
         complete = [name for name in self.named if name not in self.reasons and not self.lacks(name)]
         note = f"best {100 * max(self.row(name).accuracy for name in complete):.1f}%" if complete else ""
-        done, a_step = self.num_done, len(midway.trainers) / midway.trainers[0].num_steps
+        done, a_step = self.num_done, sum(1 / trainer.num_steps for trainer in trainers)
 
         def report(number: int) -> None:
-            self.run.progress.update(round(done + number * a_step, 2), note)
-            midway.rest(number)
+            self.run.progress.update(done + number * a_step, note)
+            rest(number)
 
         return report

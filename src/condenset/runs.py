@@ -23,6 +23,7 @@ from condenset.progress import Silent
 if TYPE_CHECKING:
     from condenset.types import CondensedSet
 
+CHECKPOINT = "checkpoint"
 CHECKPOINT_SECONDS = 30.0
 LONG_SAVE_SECONDS = 0.6  # a checkpoint that takes longer comes as much more seldom: it costs 2% of the time
 LONGEST_WAIT = 20.0  # in CHECKPOINT_SECONDS: however long one takes, no more than ten minutes are ever lost
@@ -53,6 +54,7 @@ class Run:
     stop_requested: int = 0  # the number of the signal that asked for it
     snapshots: frozenset[int] = frozenset()  # iterations after which the set is kept as it stands
     seconds_before: float = 0.0  # spent on this job before a resume
+    kept_as: str = CHECKPOINT  # the name of the checkpoint's file
     shared: dict[str, Any] = field(default_factory=dict)  # what one job made and others need too, such as a network
     _last_save: float = field(default_factory=time.monotonic)
     _wait: float = 1.0  # between two checkpoints, in CHECKPOINT_SECONDS
@@ -68,7 +70,7 @@ class Run:
 
     @property
     def checkpoint_path(self) -> Path | None:
-        return self.folder / "checkpoint" if self.folder else None
+        return self.folder / self.kept_as if self.folder else None
 
     def aside(self, **fields: Any) -> Run:
         """The same run with these fields, for work within a job that has seconds and checkpoints of its own."""
@@ -112,6 +114,10 @@ class Run:
         """Whether a checkpoint is to be written now."""
         waited = time.monotonic() - self._last_save
         return self.checkpoint_path is not None and (force or waited >= self._wait * CHECKPOINT_SECONDS)
+
+    def put_off(self) -> None:
+        """Let a checkpoint that is due be due later: there is nothing to write now."""
+        self._last_save = time.monotonic()
 
     def checkpoint(self, step: int, seconds: float, state: Mapping[str, Tensor], *, force: bool = False) -> None:
         """Save the whole state of the job, if it is time to and all of it is finite."""

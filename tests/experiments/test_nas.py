@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
+from condenset import folders
 from condenset.data.validation import split_off
 from condenset.engine import Place
 from condenset.errors import UserError
 from condenset.experiments import find, nas, wishes_for
-from condenset.experiments.common import Lab, Outcome
+from condenset.experiments.common import Lab
+from condenset.experiments.outcomes import Outcome
 from condenset.networks import search_space
 from condenset.recipes import Protocol
 from condenset.runs import Interrupted, Run, Silent
@@ -168,6 +170,6 @@ def test_stopped_within_a_search_it_goes_on_to_the_same_outcome(tmp_path: Path) 
         nas.search_architectures(stopping)
     part = tmp_path / "stopped/parts" / text.replace(" ", "-")
     assert len((part / "events.jsonl").read_text().splitlines()) == 1
-    assert (part / "checkpoint").exists()
+    assert (part / folders.HALF_RANKED).exists()
     assert not (part / "record.json").exists()
     assert told(nas.search_architectures(lab(tmp_path / "stopped", "tiny"))) == told(undisturbed)
