@@ -8,12 +8,11 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections import Counter
-from collections.abc import Collection
-
-import torch
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from condenset.engine import Place
-from condenset.plans import Job, Plan
+from condenset.methods.matching import can_be_one
 from condenset.recipes import (
     DistributionRecipe,
     GradientRecipe,
@@ -32,37 +31,48 @@ SOON = 10_000  # images through a network: fewer take no time that one would wan
 PIXELS = {"cuda": 262_144}  # in a channel of all images of the step that is timed
 FEW_PIXELS = 32_768  # elsewhere, where it may take seconds
 MOST = 256  # images in it
+ENOUGH = 1.0  # seconds that a step may take for others to be tried after it
 
 
-def seconds_of(plan: Plan, jobs: Collection[Job], splits: Splits, place: Place) -> float:
-    """About how long these jobs of a plan take; of what passes through no network, nothing is counted."""
-    work = passes(plan, jobs, splits)
-    if sum(work.values()) < SOON:
+class Work(NamedTuple):
+    """A set to make, if there is a recipe, and networks to train on so many images, if there is a protocol."""
+
+    recipe: Recipe | None
+    protocol: Protocol | None
+    num: int
+    seed: int = 0
+
+
+def seconds_of(works: Sequence[Work], splits: Splits, place: Place) -> float:
+    """About how long all of them take; of what passes through no network, nothing is counted."""
+    found = passes(works, splits)
+    if sum(found.values()) < SOON:
         return 0.0
-    return sum(num * _seconds_each(spec, splits.train, place) for spec, num in work.items())
+    try:
+        return sum(num * _seconds_each(spec, splits.train, place) for spec, num in found.items())
+    except RuntimeError:  # out of memory, in which the run itself may find a way
+        return 0.0
 
 
-def passes(plan: Plan, jobs: Collection[Job], splits: Splits) -> Counter[str]:
+def passes(works: Sequence[Work], splits: Splits) -> Counter[str]:
     """Images that pass through networks, by these networks' specs."""
     data, found = splits.train, Counter[str]()
-    trainings: set[Protocol] = set()  # of networks that coresets ask, which are trained once
-    at_once: list[Job] = []  # those whose real images have been counted
-    for job in jobs:
-        if job.recipe is None:
-            num, protocol = len(data), plan.whole
-        else:
-            num, protocol = job.recipe.ipc * data.num_classes, plan.protocol
-            if isinstance(job.recipe, TrainedRecipe):
-                trainings.add(job.recipe.protocol)
-            else:
-                found += _of_making(job.recipe, data, real=job not in at_once)
-                at_once += plan.later_sizes(job)
+    trainings: set[tuple[Protocol, int]] = set()  # of networks that coresets ask, which are trained once
+    for place, work in enumerate(works):
+        recipe, protocol = work.recipe, work.protocol
+        if isinstance(recipe, TrainedRecipe):
+            trainings.add((recipe.protocol, work.seed))
+        elif recipe:
+            at_once = [each for each in works[:place] if each.seed == work.seed and can_be_one(each.recipe, recipe)]
+            found += _of_making(recipe, data, real=not at_once)
         if protocol:
-            found += _of_training(protocol, num) + Counter({protocol.network: protocol.nets * len(splits.test)})
-    return sum((_of_training(each, len(data)) for each in trainings), found)
+            found += _of_training(protocol, work.num) + Counter({protocol.network: protocol.nets * len(splits.test)})
+    return sum((_of_training(protocol, len(data)) for protocol, _ in trainings), found)
 
 
 def _of_training(protocol: Protocol, num: int) -> Counter[str]:
+    if protocol.own_steps:  # few
+        return Counter()
     steps = protocol.length(num)[0]
     images = steps * num // -(-num // protocol.batch)  # the last batch of a pass is smaller
     return Counter({protocol.network: BACK * protocol.nets * images})
@@ -95,16 +105,21 @@ def _of_each_class(data: ImageData, batch: int) -> int:
 
 
 def _seconds_each(spec: str, data: ImageData, place: Place) -> float:
-    """What an image forward through this network takes, in a training step: two that follow the first are timed."""
+    """What an image forward through this network takes, in a training step: of three the faster ones, if that is soon.
+
+    On a GPU it is the most that it takes: side by side, in larger batches and compiled, networks are faster.
+    """
     fitting = PIXELS.get(place.device.type, FEW_PIXELS) // data.size**2
-    num = min(max(fitting, 2), MOST, len(data))  # batch norm needs two
+    num = min(max(fitting, 1), MOST, len(data))
     some = dataclasses.replace(data, images=data.images[:num], labels=data.labels[:num], known_fingerprint="")
     protocol = Protocol(network=spec, nets=1, batch=num, steps=3)
     trainer = Trainer(spec, TrainingSet.of(some, place.device), protocol, place, compiling=False)
-    times = []
+    seconds, began = [], time.monotonic()
     for _ in trainer.training(0, "estimate"):
-        if place.device.type == "cuda":
-            torch.cuda.synchronize(place.device)
-        times.append(time.monotonic())
+        trainer.is_finite()  # which waits for the device
+        seconds.append(time.monotonic() - began)
+        if seconds[-1] > ENOUGH:
+            break
+        began = time.monotonic()
     trainer.release()
-    return (times[-1] - times[0]) / (len(times) - 1) / (BACK * num)
+    return min(seconds) / (BACK * num)

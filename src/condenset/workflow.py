@@ -12,7 +12,7 @@ from typing import Any, TypeGuard
 
 from condenset.data.validation import is_part
 from condenset.errors import UserError, check, is_number
-from condenset.estimates import seconds_of
+from condenset.estimates import Work, seconds_of
 from condenset.evaluation import protocol_for, score
 from condenset.files import write_file
 from condenset.folders import is_run, writable
@@ -36,8 +36,8 @@ def execute(plan: Plan, splits: Splits, run: Run) -> list[dict[str, Any]]:
     finished = read_results(run.folder)
     done = {(record["method"], record["ipc"]): record for record in finished if "accuracy_mean" in record}
     keys = [(job.method, job.ipc) for job in plan.jobs]
-    left = [job for key, job in zip(keys, plan.jobs, strict=True) if key not in done]
-    run.progress.foretell(lambda: seconds_of(plan, left, splits, run.place))
+    left = [_work(plan, job, splits, run.folder) for job in plan.jobs if (job.method, job.ipc) not in done]
+    run.progress.foretell(lambda: seconds_of(left, splits, run.place))
     for number, (key, job) in enumerate(zip(keys, plan.jobs, strict=True), start=1):
         if key not in done:
             run.progress.part = f"{number}/{len(keys)}" if len(keys) > 1 else ""
@@ -50,6 +50,14 @@ def execute(plan: Plan, splits: Splits, run: Run) -> list[dict[str, Any]]:
         _picture(plan, run.folder / "grid.png")
         _chart([done[key] for key in keys], splits.train.name, run.folder / "chart.png")
     return [done[key] for key in keys]
+
+
+def _work(plan: Plan, job: Job, splits: Splits, folder: Path | None) -> Work:
+    """What there is to do for a job; a set that is there is not made again."""
+    if job.recipe is None:
+        return Work(None, plan.whole, len(splits.train))
+    made = folder is not None and plan.set_path(job, folder).exists()
+    return Work(None if made else job.recipe, plan.protocol, job.recipe.ipc * splits.train.num_classes)
 
 
 def _do(plan: Plan, job: Job, splits: Splits, run: Run) -> dict[str, Any]:

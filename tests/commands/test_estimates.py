@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +13,8 @@ from condenset import estimates, progress
 from condenset.plans import Plan
 from condenset.progress import Silent
 from condenset.runs import Run
-from condenset.workflow import execute
+from condenset.train import Trainer
+from condenset.workflow import _work, execute
 
 
 class Foretold(Silent):
@@ -21,6 +23,14 @@ class Foretold(Silent):
     def foretell(self, seconds: Callable[[], float]) -> None:
         self.seconds = seconds()
         raise KeyboardInterrupt
+
+
+def works(plan: Plan) -> list[estimates.Work]:
+    return [_work(plan, job, SPLITS, None) for job in plan.jobs]
+
+
+def counted(plan: Plan) -> Counter[str]:
+    return estimates.passes(works(plan), SPLITS)
 
 
 def images_forward(plan: Plan, folder: Path) -> int:
@@ -59,18 +69,15 @@ def test_the_images_foretold_go_through_networks(
     """beside: what is not foretold, such as single images by which features and memory are measured."""
     monkeypatch.setattr(estimates, "BACK", 1)  # the way back cannot be seen
     plan = plan_of(**fields)
-    (counted,) = estimates.passes(plan, plan.jobs, SPLITS).values()
-    assert images_forward(plan, tmp_path) == counted + beside
+    (foretold,) = counted(plan).values()
+    assert images_forward(plan, tmp_path) == foretold + beside
 
 
 @pytest.mark.parametrize("method", ["dc", "dsa", "dd", "dm", "ld", "herding"])
 def test_twice_the_work_takes_twice_as_long(method: str) -> None:
     field = "epochs" if method == "herding" else "iterations"
-    few, many = (
-        estimates.passes(plan := plan_of(methods=(method,), recipe={field: num}, protocol={}), plan.jobs, SPLITS)
-        for num in (999, 1999)
-    )
-    scoring = estimates.passes(plan := plan_of(methods=("random",), recipe={}, protocol={}), plan.jobs, SPLITS)
+    few, many = (counted(plan_of(methods=(method,), recipe={field: num}, protocol={})) for num in (999, 1999))
+    scoring = counted(plan_of(methods=("random",), recipe={}, protocol={}))
     made, more = sum((few - scoring).values()), sum((many - scoring).values())
     assert made > 0 and more / made == pytest.approx(2, rel=0.01)
 
@@ -102,5 +109,34 @@ def test_what_is_done_is_not_foretold(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_little_is_not_tried_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(estimates, "_seconds_each")
-    plan = plan_of()
-    assert estimates.seconds_of(plan, plan.jobs, SPLITS, CPU) == 0
+    assert estimates.seconds_of(works(plan_of()), SPLITS, CPU) == 0
+
+
+def test_a_set_that_is_made_is_not_foretold(tmp_path: Path) -> None:
+    plan = plan_of(methods=("dm",))
+    go(plan, tmp_path)
+    (tmp_path / "results.json").unlink()
+    (job,) = plan.jobs
+    assert job.recipe and _work(plan, job, SPLITS, None) == (job.recipe, plan.protocol, 2, 0)
+    assert _work(plan, job, SPLITS, tmp_path) == (None, plan.protocol, 2, 0)
+
+
+@pytest.mark.parametrize(("enough", "steps"), [(0.0, 1), (1000.0, 3)])
+def test_a_long_step_is_tried_once(enough: float, steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken, step = list[int](), Trainer._step
+    monkeypatch.setattr(Trainer, "_step", lambda self, ahead: (taken.append(len(ahead)), step(self, ahead))[1])
+    monkeypatch.setattr(estimates, "ENOUGH", enough)
+    assert estimates._seconds_each(NETWORK, SPLITS.train, CPU) > 0
+    assert taken == [12] * steps
+    monkeypatch.setattr(estimates, "FEW_PIXELS", 1)
+    estimates._seconds_each("convnet(width=8, depth=1, norm='batch')", SPLITS.train, CPU)
+    assert taken == [12] * steps + [1] * steps  # of large images, one
+
+
+def test_where_there_is_no_memory_to_try_nothing_is_foretold(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> float:
+        raise torch.OutOfMemoryError("out of memory")
+
+    monkeypatch.setattr(estimates, "SOON", 0)
+    monkeypatch.setattr(estimates, "_seconds_each", fail)
+    assert estimates.seconds_of(works(plan_of()), SPLITS, CPU) == 0

@@ -11,7 +11,7 @@ import pytest
 from shell import TINY_NETWORK, Condenset, write_npz
 
 from condenset import Pool, cli_run, experiments, load, workflow
-from condenset.experiments.common import Outcome, Table
+from condenset.experiments.outcomes import Outcome, Table
 from condenset.plans import Wishes
 from condenset.report.charts import new_chart
 from condenset.runs import Run

@@ -11,7 +11,8 @@ from watched import Asked, Filled, Made, Scored, Search, pool_in, ranking_of
 
 import condenset as cs
 from condenset.experiments import common, nas, pooled
-from condenset.experiments.common import Lab, Record
+from condenset.experiments.common import Lab
+from condenset.experiments.outcomes import Record
 from condenset.methods.pools import Pool
 from condenset.ranking import Ranking
 from condenset.recipes import Protocol, Recipe

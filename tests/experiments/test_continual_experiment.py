@@ -12,8 +12,8 @@ import torch
 from condenset import CondensedSet, ImageData, Scores
 from condenset.engine import Place
 from condenset.experiments import common, find, perform, wishes_for
-from condenset.experiments.common import Record
 from condenset.experiments.continual import _draw, average, final
+from condenset.experiments.outcomes import Record
 from condenset.recipes import Protocol
 from condenset.runs import Interrupted, Run
 from condenset.types import Splits

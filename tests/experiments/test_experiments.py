@@ -13,7 +13,8 @@ from performed import go, looked_at, tiny_run
 from condenset import CondensedSet, UserError, workflow
 from condenset.engine import Place
 from condenset.experiments import EXPERIMENTS, common, find, perform, wishes_for
-from condenset.experiments.common import Lab, Table
+from condenset.experiments.common import Lab
+from condenset.experiments.outcomes import Table
 from condenset.experiments.settings import Settings, from_toml, to_toml
 from condenset.files import read_tensors
 from condenset.plans import Wishes

@@ -12,8 +12,10 @@ import torch
 from torch import Tensor
 from watched import Asked, Filled, Search, lab, outcome_of
 
+from condenset.estimates import Work
 from condenset.experiments import EXPERIMENTS
-from condenset.experiments.common import Outcome
+from condenset.experiments.common import Lab
+from condenset.experiments.outcomes import Outcome
 from condenset.types import ImageData
 from plain import tiny_data
 
@@ -66,6 +68,22 @@ def mapped(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setattr(module, "trained", lambda *_: Network())
     monkeypatch.setattr(module, "tsne", lambda features_NF, seed: features_NF)
     return found
+
+
+@pytest.mark.usefixtures("filled", "mapped")
+@pytest.mark.parametrize("name", ["sota", "batchnorm", "architectures", "networks", "sizes", "cost", "distribution"])
+def test_what_is_foretold_is_what_is_done(
+    name: str, asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    foretold: dict[str, Work] = {}
+    monkeypatch.setattr(Lab, "expect", lambda self, parts: foretold.update(parts))
+    ask(name, tmp_path, "paper")
+    made = {part: work.recipe for part, work in foretold.items() if work.recipe and part != "map"}
+    assert made == {part: each.recipe for part, each in asked.made.items()}
+    scored = {part: (work.protocol, work.num) for part, work in foretold.items() if work.protocol}
+    assert scored == {part: (each.protocol, len(each.small)) for part, each in asked.scored.items()}
+    assert foretold.keys() - made.keys() - scored.keys() <= {"pool", "map"}
+    assert len({foretold[part].seed for part in made}) == WANTED[name][1].sets
 
 
 @pytest.mark.usefixtures("searched", "filled", "mapped")

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 from condenset.engine import Place
 from condenset.experiments import find, wishes_for
-from condenset.experiments.common import Lab, Outcome
+from condenset.experiments.common import Lab
+from condenset.experiments.outcomes import Outcome
 from condenset.methods.pools import EDGES, Pool, State
 from condenset.ranking import Ranked, Ranking
 from condenset.recipes import Protocol, Recipe

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from condenset.errors import UserError, check, check_choice
-from condenset.experiments.common import SCALES, Experiment, Lab, Outcome
+from condenset.experiments.common import SCALES, Lab
 from condenset.experiments.continual import class_incremental
 from condenset.experiments.cost import cost
 from condenset.experiments.distribution import distribution
 from condenset.experiments.nas import EARLY, search_architectures
+from condenset.experiments.outcomes import Experiment, Outcome
 from condenset.experiments.pooled import networks
 from condenset.experiments.tables import COMPARED, architectures, batchnorm, sizes, sota
 from condenset.files import write_file

@@ -1,4 +1,4 @@
-"""What experiments share: a workbench whose every step is done once, and the outcome that is reported."""
+"""What experiments share: a workbench whose every step is done once."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, pstdev
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from condenset import plans
-from condenset.errors import UserError
+from condenset.estimates import Work, seconds_of
 from condenset.evaluation import score
+from condenset.experiments.outcomes import Record, read_record
 from condenset.files import write_file
 from condenset.folders import writable
 from condenset.methods.common import images_per_class
@@ -26,13 +27,9 @@ from condenset.recipes import RECIPES, GradientRecipe, Protocol, Recipe
 from condenset.runs import Run
 from condenset.types import CondensedSet, ImageData, Splits
 from condenset.version import VERSION
-from condenset.workflow import SCORED, cost_of, is_record, made_set
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from condenset.workflow import SCORED, cost_of, made_set
 
 T = TypeVar("T")
-Record = dict[str, Any]
 
 SCALES = {
     "tiny": "a minute on two CPU cores: whether it works, not what comes out",
@@ -58,51 +55,6 @@ PROTOCOLS_AT: dict[str, dict[str, Any]] = {
 WHOLE_EPOCHS_AT = {"tiny": 3, "small": 100}
 READ_SECONDS = 1.0  # what takes less was there already, or tells little
 LEAST_IMAGE_STEPS = 1_000  # of gradient matching at the scale small: it has few for small sets, many for large ones
-
-
-class Table(NamedTuple):
-    """Text in rows and columns."""
-
-    columns: tuple[str, ...]
-    rows: list[tuple[str, ...]]
-
-    def markdown(self) -> str:
-        """The table as Markdown."""
-        lines = [self.columns, tuple("---" for _ in self.columns), *self.rows]
-        return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines) + "\n"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """What an experiment found: records for machines, a table and a figure for people."""
-
-    records: Sequence[Mapping[str, Any]]
-    table: Table
-    draw: Callable[[], Figure]  # the figure, without what is said of every experiment's
-    ipcs: Sequence[int] = ()  # images a class of its sets
-    shown: Sequence[int] = ()  # of those that the figure shows, if not all
-
-
-@dataclass(frozen=True, kw_only=True)
-class Experiment:
-    """One of the paper's tables or figures."""
-
-    title: str
-    perform: Callable[[Lab], Outcome] | None  # None: not there yet
-    methods: tuple[str, ...] = ()  # that it compares, unless told otherwise
-    only: tuple[str, ...] = ()  # that it can compare; none: any
-    beside: tuple[str, ...] = ()  # what else it compares, named like a method but making no set
-    fixed: tuple[str, ...] = ()  # fields of their recipes that are the experiment's own to choose
-    scored: bool = True  # networks are trained on the sets
-    whole: bool = False  # and on the whole dataset
-    repeated: bool = False  # with several sets, each of a seed of its own
-    sizes: bool = False  # with sets of several sizes
-    dataset: str = "cifar10"  # what the paper ran it on
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """All that it can compare."""
-        return (*(self.only or RECIPES), *self.beside)
 
 
 @dataclass(kw_only=True)
@@ -153,6 +105,41 @@ class Lab:
         found = tuple(sorted(self.wishes.ipcs)) or tuple(self.at(tiny=tiny, small=small, paper=paper))
         self.check_enough(found[-1], self.splits.train)
         return found
+
+    def expect(self, parts: Mapping[str, Work]) -> None:
+        """Say which parts there will be, before the first, and how long those take that are not done yet."""
+        self.num_parts = len(parts)
+        left = []
+        for name, work in parts.items():
+            if self._set_path(name).exists():
+                work = work._replace(recipe=None)
+            if not self._record_path(name).exists():
+                left.append(work)
+        self.run.progress.foretell(lambda: seconds_of(left, self.splits, self.run.place))
+
+    def expect_sets(self, works: Callable[[str], Mapping[str, Work]], **beside: Work) -> None:
+        """The same of an experiment that does works(end), named with that end, for every set, and others once."""
+        found = dict(beside)
+        for mine, seed in self.each_set(lambda end: (works(end), self.run.seed)):
+            found |= {name: work._replace(seed=seed) for name, work in mine.items()}
+        self.expect(found)
+
+    def expect_pairs(self, pairs: Collection[tuple[str, int]]) -> None:
+        """The same of one that makes and scores sets by these methods and sizes, and scores the whole dataset."""
+        whole, protocol = Work(None, self.protocol(whole=True), len(self.splits.train)), self.protocol()
+        recipes = {(method, ipc): self.recipe(method, ipc) for method, ipc in pairs}
+        self.expect_sets(
+            lambda end: {f"{m}-{ipc}{end}": self.work(each, protocol) for (m, ipc), each in recipes.items()},
+            **{plans.WHOLE: whole},
+        )
+
+    def work(self, recipe: Recipe, protocol: Protocol | None = None) -> Work:
+        """To make a set of the training images, and to score it unless no protocol is given."""
+        return Work(recipe, protocol, recipe.ipc * self.splits.train.num_classes)
+
+    def scoring(self, recipe: Recipe, protocol: Protocol) -> Work:
+        """Only to score such a set."""
+        return self.work(recipe, protocol)._replace(recipe=None)
 
     def check_enough(self, ipc: int, data: ImageData) -> None:
         """Classes with too few images for a set of this size are told of before anything is made."""
@@ -226,7 +213,7 @@ class Lab:
         needed: fields that it must have.
         """
         self._place(name)
-        path, settings = self.folder / "parts" / name / "record.json", json.loads(json.dumps(settings))
+        path, settings = self._record_path(name), json.loads(json.dumps(settings))
         if not path.exists() or read_record(path).get("settings") != settings:
             with self.part(name) as run:
                 began = time.monotonic()
@@ -310,6 +297,9 @@ class Lab:
     def _set_path(self, name: str) -> Path:
         return self.folder / "parts" / name / "condensed.safetensors"
 
+    def _record_path(self, name: str) -> Path:
+        return self.folder / "parts" / name / "record.json"
+
     def snapshot(self, name: str, step: int) -> CondensedSet:
         """The set of a part as it stood after so many iterations."""
         with self.part(name) as run:
@@ -351,18 +341,3 @@ class Lab:
             return {"method": method, "ipc": ipc, **cost_of(small.provenance), **record}
 
         return self.repeated(produce)
-
-
-def read_record(path: Path, needed: Collection[str] = ()) -> Record:
-    """A part's record, which must have these fields; a file that is none is named."""
-    record: object = None
-    with contextlib.suppress(OSError, ValueError, RecursionError):
-        record = json.loads(path.read_text(encoding="utf-8"))
-    if not is_record(record, needed):
-        raise UserError(f"{path} is not a record of condenset; delete it to do this part again")
-    return record
-
-
-def made_on(record: Mapping[str, Any]) -> Record:
-    """What a part's record says of where and by what it came about (`Lab.made_on`)."""
-    return {key: record[key] for key in ("device", "hardware", "precision", "version") if key in record}

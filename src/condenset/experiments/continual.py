@@ -11,7 +11,8 @@ import torch
 
 from condenset import draws
 from condenset.continual import Memory
-from condenset.experiments.common import Lab, Outcome, Record, Table
+from condenset.experiments.common import Lab
+from condenset.experiments.outcomes import Outcome, Record, Table
 from condenset.report.charts import new_panels
 from condenset.types import of_classes, percent
 from condenset.workflow import cost_of

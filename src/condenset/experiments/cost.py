@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
 from condenset.errors import check
-from condenset.experiments.common import Lab, Outcome, Record, Table
+from condenset.experiments.common import Lab
+from condenset.experiments.outcomes import Outcome, Record, Table
 from condenset.recipes import MatchingRecipe
 from condenset.report.charts import new_chart, set_seconds
 from condenset.types import percent
@@ -26,7 +27,10 @@ def cost(lab: Lab) -> Outcome:
     for method, recipe in recipes.items():
         check(recipe.image_steps > 0, f"iterations of {method} must be 1 or more, to be looked at", 0)
     steps = {method: log_spaced(recipe.image_steps, num) for method, recipe in recipes.items()}
-    lab.num_parts = sum(1 + len(each) for each in steps.values())
+    works = {f"{method}-{ipc}": lab.work(recipe) for method, recipe in recipes.items()}
+    for method, recipe in recipes.items():
+        works |= {f"{method}-{ipc}-{step}": lab.scoring(recipe, lab.protocol()) for step in steps[method]}
+    lab.expect(works)
     for method, recipe in recipes.items():
         name = f"{method}-{ipc}"
         lab.condensed(name, method, recipe, snapshots=steps[method])

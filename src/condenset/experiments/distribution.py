@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from condenset import draws
-from condenset.experiments.common import Lab, Outcome, Record, Table
+from condenset.experiments.common import Lab
+from condenset.experiments.outcomes import Outcome, Record, Table
 from condenset.files import read_tensors, write_tensors
 from condenset.folders import writable
 from condenset.methods.trained import trained
@@ -38,8 +39,10 @@ COLUMNS = {
 def distribution(lab: Lab) -> Outcome:
     """Three classes under a network trained on the whole set: one map for all methods, a panel each."""
     (ipc,) = lab.ipcs(tiny=(2,), small=(50,), paper=(50,))
-    lab.num_parts = len(lab.methods) + 1
-    sets = {method: lab.condensed(f"{method}-{ipc}", method, lab.recipe(method, ipc)) for method in lab.methods}
+    recipes = {method: lab.recipe(method, ipc) for method in lab.methods}
+    works = {f"{method}-{ipc}": lab.work(recipe) for method, recipe in recipes.items()}
+    lab.expect(works | {"map": lab.work(lab.recipe("herding", 1))})  # whose network it asks
+    sets = {method: lab.condensed(f"{method}-{ipc}", method, recipe) for method, recipe in recipes.items()}
     path = lab.folder / "parts" / "map" / "coordinates.safetensors"
     found = lab.remembered("map", lambda run: _map(lab, sets, path, run), lab.methods, methods=lab.methods)
     records = [{"method": method, "ipc": ipc, **found[method]} for method in lab.methods]

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from condenset.data.validation import split_off
-from condenset.experiments.common import Lab, Outcome, Record, Table, made_on
+from condenset.experiments.common import Lab
+from condenset.experiments.outcomes import Outcome, Record, Table, made_on
 from condenset.networks import search_space
 from condenset.ranking import search
 from condenset.recipes import Protocol

@@ -8,10 +8,12 @@ import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from condenset.experiments.common import Lab, Outcome, Record, Table
+from condenset.estimates import Work
+from condenset.experiments.common import Lab
+from condenset.experiments.outcomes import Outcome, Record, Table
 from condenset.methods.pool_training import fill_pool, pool_protocol
 from condenset.methods.pools import EDGES, Pool
-from condenset.recipes import DistributionRecipe
+from condenset.recipes import DistributionRecipe, Recipe
 from condenset.report.charts import new_panels
 from condenset.report.grid import draw_grid
 from condenset.runs import Run
@@ -31,14 +33,22 @@ def networks(lab: Lab) -> Outcome:
     pool = _pool(lab, ipcs[0])
     sizes: dict[str, int | None] = {RANDOM: None, **pool.group_sizes()}
     groups = [name for name, size in sizes.items() if size != 0]
-    lab.num_parts = (pool.folder == _pool_folder(lab)) + lab.num_sets * len(groups) * len(ipcs)
 
-    def made(group: str, end: str) -> list[CondensedSet]:
+    def recipes(group: str, end: str) -> dict[str, Recipe]:
         fields: dict[str, Any] = (
             {"pool": "", "group": "all"} if group == RANDOM else {"pool": str(pool.folder), "group": group}
         )
-        recipes = {f"dm-{ipc}-{group}{end}": lab.recipe("dm", ipc, **fields) for ipc in ipcs}
-        return list(lab.condensed_sizes("dm", recipes).values())
+        return {f"dm-{ipc}-{group}{end}": lab.recipe("dm", ipc, **fields) for ipc in ipcs}
+
+    def works(end: str) -> dict[str, Work]:
+        found = [(name, recipe) for group in groups for name, recipe in recipes(group, end).items()]
+        return {name: lab.work(recipe, lab.protocol()) for name, recipe in found}
+
+    mine = {"pool": Work(None, None, 0)} if pool.folder == _pool_folder(lab) else {}  # which is trained by now
+    lab.expect_sets(works, **mine)
+
+    def made(group: str, end: str) -> list[CondensedSet]:
+        return list(lab.condensed_sizes("dm", recipes(group, end)).values())
 
     def score(group: str, place: int, end: str) -> Record:
         small = made(group, end)[place]

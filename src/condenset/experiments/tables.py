@@ -10,7 +10,9 @@ import torch
 
 from condenset import networks
 from condenset.errors import check
-from condenset.experiments.common import Lab, Outcome, Record, Table
+from condenset.estimates import Work
+from condenset.experiments.common import Lab
+from condenset.experiments.outcomes import Outcome, Record, Table
 from condenset.report.charts import draw_bars, new_chart
 from condenset.types import percent
 from condenset.workflow import cost_of
@@ -27,7 +29,7 @@ def sota(lab: Lab) -> Outcome:
     ipcs = lab.ipcs(tiny=(1, 2), small=(1, 10), paper=(1, 10, 50))
     pairs = [(method, ipc) for ipc in ipcs for method in lab.methods if not (method == "dd" and ipc >= 50)]
     check(bool(pairs), "the table has dd for sets below 50 images a class, as the paper's has", ipcs)
-    lab.num_parts = lab.num_sets * len(pairs) + 1
+    lab.expect_pairs(pairs)
     lab.make_sizes(pairs)
     found = {pair: lab.made_and_scored(f"{pair[0]}-{pair[1]}", *pair) for pair in pairs}
     whole = lab.made_and_scored(WHOLE, WHOLE, 0)
@@ -48,16 +50,23 @@ def batchnorm(lab: Lab) -> Outcome:
     check(not own, "all methods have one network here, which --set network gives; none is of a method alone", own)
     base = networks.canonical(lab.recipe("dm", ipc).network, size=lab.splits.train.size)  # type: ignore[attr-defined]
     check("norm='instance'" in base, "the network must have instance norm, in whose place batch norm is put", base)
-    lab.num_parts = lab.num_sets * 2 * len(methods)
+    with_norm = {norm: base.replace("norm='instance'", f"norm={norm!r}") for norm in ("instance", "batch")}
+    protocols = {norm: lab.protocol(network=network) for norm, network in with_norm.items()}
+    recipes = {
+        (method, norm): lab.recipe(method, ipc, network=network)
+        for norm, network in with_norm.items()
+        for method in methods
+    }
+    lab.expect_sets(
+        lambda end: {f"{m}-{norm}{end}": lab.work(each, protocols[norm]) for (m, norm), each in recipes.items()}
+    )
     records: list[Record] = []
-    for norm in ("instance", "batch"):
-        network = base.replace("norm='instance'", f"norm={norm!r}")
-        for method in methods:
-            name, protocol = f"{method}-{norm}", lab.protocol(network=network)
-            records.append({**lab.made_and_scored(name, method, ipc, protocol, network=network), "norm": norm})
+    for method, norm in recipes:
+        found = lab.made_and_scored(f"{method}-{norm}", method, ipc, protocols[norm], network=with_norm[norm])
+        records.append({**found, "norm": norm})
     rows = [
         (norm, *(percent(next(r for r in records if (r["norm"], r["method"]) == (norm, m))) for m in methods))
-        for norm in ("instance", "batch")
+        for norm in with_norm
     ]
     bars = {(record["method"], f"{record['norm']} norm"): record for record in records}
     return Outcome(records=records, table=Table(("norm", *methods), rows), draw=lambda: draw_bars(bars), ipcs=(ipc,))
@@ -81,12 +90,25 @@ def architectures(lab: Lab) -> Outcome:
             networks.build(spec, **shape)  # images too small for one are told of before the first set is made
     pairs = [(method, "ConvNet") for method in lab.methods if method != "dm"]
     pairs += [("dm", name) for name in learned if "dm" in lab.methods]
-    lab.num_parts = lab.num_sets * len(pairs) * (1 + len(tested))
+    recipes = {
+        (method, source): lab.recipe(method, ipc, network=networks.canonical(learned[source], size=size))
+        for method, source in pairs
+    }
+    protocols = {target: lab.protocol(network=spec) for target, spec in tested.items()}
+
+    def works(end: str) -> dict[str, Work]:
+        made = {f"{method}-{source}{end}": lab.work(recipe) for (method, source), recipe in recipes.items()}
+        return made | {
+            f"{method}-{source}-{target}{end}": lab.scoring(recipe, protocol)
+            for (method, source), recipe in recipes.items()
+            for target, protocol in protocols.items()
+        }
+
+    lab.expect_sets(works)
 
     def score(method: str, source: str, target: str, end: str) -> Record:
-        recipe = lab.recipe(method, ipc, network=networks.canonical(learned[source], size=size))
-        small = lab.condensed(f"{method}-{source}{end}", method, recipe)
-        record = lab.scored(f"{method}-{source}-{target}{end}", small, lab.protocol(network=tested[target]))
+        small = lab.condensed(f"{method}-{source}{end}", method, recipes[method, source])
+        record = lab.scored(f"{method}-{source}-{target}{end}", small, protocols[target])
         return {**cost_of(small.provenance), **record}
 
     records: list[Record] = []
@@ -109,7 +131,7 @@ def sizes(lab: Lab) -> Outcome:
     """Larger sets against random images, absolute and relative to the whole dataset (figure)."""
     ipcs = lab.ipcs(tiny=(5, 10), small=(100, 200, 500), paper=(100, 200, 500, 1000, 1250))
     pairs = [(method, ipc) for ipc in ipcs for method in lab.methods]
-    lab.num_parts = lab.num_sets * len(pairs) + 1
+    lab.expect_pairs(pairs)
     lab.make_sizes(pairs)
     records = [lab.made_and_scored(f"{method}-{ipc}", method, ipc) for method, ipc in pairs]
     whole = lab.made_and_scored(WHOLE, WHOLE, 0)
