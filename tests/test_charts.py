@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from condenset.recipes import RECIPES
 from condenset.report import charts
-from condenset.report.charts import new_chart, save_comparison, set_seconds
+from condenset.report.charts import COLOR_OF, draw_bars, new_chart, save_comparison, set_seconds, set_title
 
 
 @pytest.mark.parametrize("dataset", ["toy", r"$\frac{1$"])
@@ -48,3 +49,32 @@ def test_a_chart_is_in_percent_and_the_same_every_time(tmp_path: Path, monkeypat
     (bar,) = axes.collections[0].get_segments()
     assert bar[:, 1].tolist() == pytest.approx([40, 60])
     assert b"<dc:date>" not in (tmp_path / "a.svg").read_bytes()
+
+
+def test_every_method_has_a_colour_of_its_own() -> None:
+    assert COLOR_OF.keys() == RECIPES.keys() and len(set(COLOR_OF.values())) == len(RECIPES)
+
+
+def test_bars_are_told_apart() -> None:
+    """Methods by the colours that they have everywhere; more series than there are colours by a hatch, too."""
+
+    def looks(series: list[str]) -> list[tuple[object, object]]:
+        record = {"accuracy_mean": 0.5, "accuracy_std": 0.1}
+        bars = draw_bars({("here", name): record for name in series}).axes[0].patches
+        return [(bar.get_facecolor(), bar.get_hatch()) for bar in bars]
+
+    assert looks(["dm", "random"]) == looks(["random", "dm"])[::-1]
+    many = looks(["random", *(f"dm, network {number}" for number in range(14))])
+    assert len(set(many)) == len(many)
+
+
+def test_long_titles_and_many_names_stay_within_the_figure() -> None:
+    record = {"accuracy_mean": 0.5, "accuracy_std": 0.1}
+    figure = draw_bars({(f"some long name {number}", "a"): record for number in range(9)})
+    set_title(figure, "sota: " + "my_photos_" * 20)
+    figure.canvas.draw()
+    width = figure.bbox.width
+    assert figure._suptitle is not None
+    box, names = figure._suptitle.get_window_extent(), figure.axes[0].get_xticklabels()
+    assert box.x0 >= 0 and box.x1 <= width
+    assert [name.get_rotation() for name in names] == [45] * 9

@@ -27,6 +27,7 @@ def test_training_gives_the_network_that_evaluate_tests() -> None:
     assert len(mine) == 24 and mine.class_names == ("class 2", "class 1")
     assert torch.equal(mine.images, data.images[data.labels > 0])
     names = trained.predict(mine.images)
+    assert trained.predict(mine) == names
     right = [name == mine.class_names[label] for name, label in zip(names, mine.labels.tolist(), strict=True)]
     assert np.mean(right) == pytest.approx(scores.mean)
     assert trained(mine.images[:5].float() / 255).shape == (5, 2)

@@ -48,7 +48,8 @@ class Classifier(nn.Module):
         return logits
 
     def predict(self, images: Any) -> list[str]:
-        """The class of each image, by name; images as `from_arrays` takes them."""
+        """The class of each image, by name; images as `from_arrays` takes them, or ImageData."""
+        images = images.images if isinstance(images, ImageData) else images
         pixels = as_pixels(images)
         self._check(pixels.shape, tuple(np.shape(images)))
         return [self.class_names[label] for label in self._labels(torch.from_numpy(pixels.copy())).tolist()]

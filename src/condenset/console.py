@@ -48,7 +48,8 @@ def plain_warnings() -> Iterator[None]:
 
         def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
             if category is UserWarning:
-                print(f"condenset: warning: {' '.join(str(message).split())}", file=sys.stderr, flush=True)
+                text = str(message).partition("\nException raised from")[0]  # where torch tells of its own innards
+                print(f"condenset: warning: {' '.join(text.split())}", file=sys.stderr, flush=True)
             else:
                 other(message, category, *place, **more)
 

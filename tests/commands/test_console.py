@@ -3,13 +3,14 @@ from __future__ import annotations
 import io
 import signal
 import sys
+import warnings
 from collections.abc import Sequence
 
 import pytest
 
 from condenset import UserError, progress
 from condenset.cli_shared import watched
-from condenset.console import Shown, interruptible, print_scores, print_table, span
+from condenset.console import Shown, interruptible, plain_warnings, print_scores, print_table, span
 from condenset.engine import Place
 from condenset.runs import Run
 
@@ -175,3 +176,12 @@ def test_a_stop_that_comes_out_of_a_library_as_an_error_is_a_stop(kind: type[Exc
     assert ended.value.code == 130
     with pytest.raises(kind), watched(Run(place=Place.best("cpu"))):
         raise kind("nobody asked to stop")
+
+
+def test_a_warning_is_one_line_without_torchs_innards(capsys: pytest.CaptureFixture[str]) -> None:
+    with plain_warnings():
+        warnings.simplefilter("always")
+        warnings.warn(
+            "a kernel failed,\nanother is taken.\nException raised from f at g.cpp:7\nframe #0: …", stacklevel=1
+        )
+    assert capsys.readouterr().err == "condenset: warning: a kernel failed, another is taken.\n"

@@ -27,6 +27,9 @@ def test_unknown_names_get_the_nearest_one(tmp_path: Path, refused: Refused) -> 
     (tmp_path / "set.csv").write_text("1,2")
     with refused("must end in .npz"):
         load(tmp_path / "set.csv")
+    (tmp_path / "small.safetensors").touch()
+    with refused("a set is read by cs.CondensedSet.load"):
+        load(tmp_path / "small.safetensors")
 
 
 @pytest.mark.parametrize("name", [name for name in SOURCES if name != "digits"])

@@ -146,4 +146,4 @@ def test_odd_names_of_classes_are_all_in_the_legend(asked: Asked, tmp_path: Path
     figure = outcome_of("distribution", tiny).draw()
     figure.savefig(io.BytesIO())  # where mathematics that is none would fail
     (legend,) = figure.legends
-    assert [text.get_text() for text in legend.get_texts()] == [r"10\$ to 20\$", " _a", "b c", "synthetic"]
+    assert [text.get_text() for text in legend.get_texts()] == [r"10\$ to 20\$", " _a", "b c", "of the set"]

@@ -36,12 +36,13 @@ def test_it_leaves_its_files_and_does_nothing_twice(
     results = json.loads((tmp_path / "results.json").read_text())
     assert {"experiment", "dataset", "scale", "seed"} <= results[0].keys()
     about, _, table = (tmp_path / "table.md").read_text().partition("\n\n")
+    about, _, told = about.partition(". ")
     assert re.fullmatch(rf"{name}: {splits.train.name}, .* a class, scale tiny; its numbers mean nothing", about)
-    assert table == outcome.table.markdown()
+    assert table == outcome.table.markdown() and ("±" in table) == told.startswith("Accuracies are in %")
     assert {"device", "hardware", "precision", "version"} <= results[0].keys()
     assert (tmp_path / "figure.png").exists()
     title = re.search(r"<!-- (.*), scale tiny -->", (tmp_path / "figure.svg").read_text())
-    assert title and re.fullmatch(rf"{splits.train.name}, [\d, ]+ images? a class", title[1])
+    assert title and re.fullmatch(rf"{name}: {splits.train.name}, [\d, ]+ images? a class", title[1])
 
     def never(*_: object, **__: object) -> None:
         raise AssertionError("done again")

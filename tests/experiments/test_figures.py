@@ -80,7 +80,7 @@ def test_the_legend_tells_synthetic_images_from_real_ones() -> None:
     tensors |= {f"{name}.labels": torch.tensor([0, 0, 1, 1]) for name in tensors}
     figure = _draw(tensors, ["cat", "dog"], ["dm", "dsa"])
     (legend,) = figure.legends
-    assert [text.get_text() for text in legend.get_texts()] == ["cat", "dog", "synthetic"]
+    assert [text.get_text() for text in legend.get_texts()] == ["cat", "dog", "of the set"]
     assert "t-SNE" in figure.get_supxlabel()
 
 

@@ -110,7 +110,8 @@ def _open_path(path: Path, folder: Path, size: int | None, is_name: bool) -> Raw
     if path.suffix == ".npz":
         return read_npz(path)
     if path.exists():
-        raise UserError(f"a dataset file must end in .npz, but got '{path}'")
+        hint = "; a set is read by cs.CondensedSet.load" if path.suffix == ".safetensors" else ""
+        raise UserError(f"a dataset file must end in .npz, but got '{path}'{hint}")
     if not is_name:
         raise UserError(f"no such folder or file: {path}")
     names = [*SOURCES, *imported_names(folder)]

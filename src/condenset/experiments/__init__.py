@@ -19,13 +19,14 @@ from condenset.files import write_file
 from condenset.folders import writable
 from condenset.plans import Wishes
 from condenset.recipes import RECIPES
-from condenset.report.charts import save_chart
+from condenset.report.charts import save_chart, set_title
 from condenset.runs import Run
 from condenset.types import Splits
 from condenset.workflow import write_results
 
 __all__ = ["EXPERIMENTS", "SCALES", "Experiment", "Lab", "Outcome", "find", "perform", "wishes_for"]
 
+SPREAD = "Accuracies are in % of the test images: mean ± standard deviation over networks and sets"
 EXPERIMENTS: dict[str, Experiment] = {
     "sota": Experiment(
         title="methods by images a class (Table 1)",
@@ -145,11 +146,11 @@ def perform(
     write_results(folder / "results.json", results)
     with writable(folder):
         nothing = "; its numbers mean nothing" if scale == "tiny" else ""
-        about = f"{name}: {_about(splits, outcome.ipcs, scale)}{nothing}"
-        write_file(folder / "table.md", f"{about}\n\n{outcome.table.markdown()}".encode())
+        about, table = f"{name}: {_about(splits, outcome.ipcs, scale)}{nothing}", outcome.table.markdown()
+        told = f". {SPREAD}" if "±" in table else ""
+        write_file(folder / "table.md", f"{about}{told}\n\n{table}".encode())
         figure = outcome.draw()
-        about = _about(splits, outcome.shown or outcome.ipcs, scale)
-        figure.suptitle(about, fontsize="medium", parse_math=False)  # a file's name may hold dollars
+        set_title(figure, f"{name}: {_about(splits, outcome.shown or outcome.ipcs, scale)}")
         save_chart(figure, folder / "figure.png")
     return outcome
 

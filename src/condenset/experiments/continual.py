@@ -13,7 +13,7 @@ from condenset import draws
 from condenset.continual import Memory
 from condenset.experiments.common import Lab
 from condenset.experiments.outcomes import Outcome, Record, Table
-from condenset.report.charts import new_panels
+from condenset.report.charts import COLOR_OF, new_panels
 from condenset.types import of_classes, percent
 from condenset.workflow import cost_of
 
@@ -102,7 +102,7 @@ def _draw(records: Sequence[Record], several: Sequence[int]) -> Figure:
                 for num in seen
             ]
             means, spreads = ([100 * each[key] for each in found] for key in ("accuracy_mean", "accuracy_std"))
-            axes.errorbar(seen, means, yerr=spreads, fmt="o-", capsize=2, label=method)
+            axes.errorbar(seen, means, yerr=spreads, fmt="o-", color=COLOR_OF[method], capsize=2, label=method)
             axes.set_xticks(seen)
         axes.set_title(f"{steps} steps")
         axes.set_xlabel("classes seen")

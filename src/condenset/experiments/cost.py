@@ -9,7 +9,7 @@ from condenset.errors import check
 from condenset.experiments.common import Lab
 from condenset.experiments.outcomes import Outcome, Record, Table
 from condenset.recipes import MatchingRecipe
-from condenset.report.charts import new_chart, set_seconds
+from condenset.report.charts import COLOR_OF, new_chart, set_seconds
 from condenset.types import percent
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def _draw(records: Sequence[Record]) -> Figure:
         mine = [record for record in records if record["method"] == method]
         seconds = [max(record["condense_seconds"], LEAST_SECONDS) for record in mine]
         means, spreads = ([100 * record[key] for record in mine] for key in ("accuracy_mean", "accuracy_std"))
-        axes.errorbar(seconds, means, yerr=spreads, fmt="o-", capsize=2, label=method)
+        axes.errorbar(seconds, means, yerr=spreads, fmt="o-", color=COLOR_OF[method], capsize=2, label=method)
     set_seconds(axes, [record["condense_seconds"] for record in records], LEAST_SECONDS)
     axes.set_ylabel("test accuracy, %")
     axes.legend()

@@ -19,7 +19,8 @@ from condenset.files import read_tensors, write_tensors
 from condenset.folders import writable
 from condenset.methods.trained import trained
 from condenset.recipes import TrainedRecipe
-from condenset.report.charts import new_panels
+from condenset.report.charts import new_panels, wrapped
+from condenset.report.grid import short
 from condenset.runs import Run
 from condenset.train import TrainingSet
 from condenset.types import CondensedSet, ImageData
@@ -136,13 +137,13 @@ def summary(real_NF: Tensor, real_labels_N: Tensor, synthetic_MF: Tensor, labels
 
 def _label(name: str) -> str:
     """A class's name in a legend, which takes dollars for mathematics and leaves out what begins with _."""
-    text = " ".join(name.split()).replace("$", r"\$")
+    text = short(" ".join(name.split())).replace("$", r"\$")
     return f" {text}" if text.startswith("_") else text
 
 
 def _draw(tensors: Mapping[str, Tensor], names: Sequence[str], methods: Sequence[str]) -> Figure:
     """Real images as points, synthetic ones as stars, a colour a class."""
-    figure, panels = new_panels(len(methods), columns=3, size=(4.5, 4.5))
+    figure, panels = new_panels(len(methods), columns=3, size=(4.5 if len(methods) > 1 else 6.5, 4.5))
     for axes, method in zip(panels, methods, strict=True):
         for number, name in enumerate(names):
             real, mine = (tensors[k][tensors[f"{k}.labels"] == number].numpy() for k in ("real", method))
@@ -153,8 +154,9 @@ def _draw(tensors: Mapping[str, Tensor], names: Sequence[str], methods: Sequence
         axes.set_title(method)
         axes.set_xticks([])
         axes.set_yticks([])
-    panels[0].plot([], [], "*", markersize=3, color="white", markeredgecolor="black", label="synthetic")
+    panels[0].plot([], [], "*", markersize=3, color="white", markeredgecolor="black", label="of the set")
     marks, texts = panels[0].get_legend_handles_labels()
-    figure.legend(marks, texts, loc="outside right upper", markerscale=3)
-    figure.supxlabel("t-SNE of the embedding by a network trained on the whole dataset", fontsize="medium")
+    figure.legend(marks, texts, loc="outside right center", markerscale=3)
+    caption = "t-SNE of the embedding by a network trained on the whole dataset"
+    figure.supxlabel(wrapped(figure, caption), fontsize="medium")
     return figure

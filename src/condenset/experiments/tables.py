@@ -13,7 +13,7 @@ from condenset.errors import check
 from condenset.estimates import Work
 from condenset.experiments.common import Lab
 from condenset.experiments.outcomes import Outcome, Record, Table
-from condenset.report.charts import draw_bars, new_chart
+from condenset.report.charts import COLOR_OF, draw_bars, new_chart
 from condenset.types import percent
 from condenset.workflow import cost_of
 
@@ -156,7 +156,7 @@ def _draw_sizes(records: Sequence[Record], whole: Record, ipcs: Sequence[int]) -
     for method in dict.fromkeys(record["method"] for record in records):
         mine = [record for record in records if record["method"] == method]
         means, spreads = ([100 * record[key] for record in mine] for key in ("accuracy_mean", "accuracy_std"))
-        axes.errorbar(ipcs, means, yerr=spreads, fmt="o-", capsize=2, label=method)
+        axes.errorbar(ipcs, means, yerr=spreads, fmt="o-", color=COLOR_OF[method], capsize=2, label=method)
     bound = 100 * whole["accuracy_mean"]
     axes.axhline(bound, color="gray", linestyle="--", label="whole dataset")
     relative = axes.twinx()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,9 +16,14 @@ if TYPE_CHECKING:
 
 LEAST_SECONDS = 0.1  # what took less is drawn there: on a logarithmic axis nothing is free
 MARKERS = "osD^vP*X"
+MOST_SIDE_BY_SIDE = 50  # letters below a plot, if all names were as long as the longest
+LETTERS_AN_INCH = 11
 # Matplotlib's own, but for gray, which the whole dataset has.
 COLORS = [f"tab:{name}" for name in ("blue", "orange", "green", "red", "purple", "brown", "pink", "olive", "cyan")]
 COLORS += ["black"]
+# A method has its own in every figure; what is no method takes them in turn.
+METHODS = ("random", "herding", "dm", "dsa", "dc", "forgetting", "mmd", "ld", "dd", "kcenter")
+COLOR_OF = dict(zip(METHODS, COLORS, strict=True))
 
 Record = Mapping[str, Any]
 
@@ -27,8 +33,8 @@ def save_comparison(records: Sequence[Record], dataset: str, path: Path) -> None
     figure, axes = new_chart()
     made = [record for record in records if record["ipc"]]
     methods, ipcs = (list(dict.fromkeys(record[key] for record in made)) for key in ("method", "ipc"))
-    for number, method in enumerate(methods):
-        mine, color = [record for record in made if record["method"] == method], COLORS[number % len(COLORS)]
+    for method in methods:
+        mine, color = [record for record in made if record["method"] == method], COLOR_OF[method]
         seconds = [max(record["condense_seconds"] or 0.0, LEAST_SECONDS) for record in mine]
         means, spreads = ([100 * record[key] for record in mine] for key in ("accuracy_mean", "accuracy_std"))
         name = method + (" (sizes at once)" if any("together" in record for record in mine) else "")
@@ -44,8 +50,8 @@ def save_comparison(records: Sequence[Record], dataset: str, path: Path) -> None
         axes.plot([], [], MARKERS[number % len(MARKERS)], color="black", label=f"{ipc} a class")
     set_seconds(axes, [record["condense_seconds"] or 0.0 for record in made], LEAST_SECONDS)
     axes.set_ylabel("test accuracy, %")
-    axes.set_title(dataset, parse_math=False)  # a file's name may hold dollars
-    figure.legend(loc="outside right upper")  # names beside points would hide each other
+    set_title(figure, dataset)
+    figure.legend(loc="outside right center")  # names beside points would hide each other
     save_chart(figure, path)
 
 
@@ -53,19 +59,33 @@ def draw_bars(cells: Mapping[tuple[str, str], Record], bound: Record | None = No
     """Accuracies as bars, by the group along the axis and the series within it; bound: the whole dataset's, a line."""
     figure, axes = new_chart()
     groups, series = (list(dict.fromkeys(key[place] for key in cells)) for place in (0, 1))
-    width = 0.8 / len(series)
+    width, are_methods = 0.8 / len(series), COLOR_OF.keys() >= set(series)
     for number, name in enumerate(series):
         mine = {place: cells[group, name] for place, group in enumerate(groups) if (group, name) in cells}
         places = [place + (number - (len(series) - 1) / 2) * width for place in mine]
         means, spreads = ([100 * each[key] for each in mine.values()] for key in ("accuracy_mean", "accuracy_std"))
-        axes.bar(places, means, width, yerr=spreads, capsize=2, label=name)
+        color = COLOR_OF[name] if are_methods else COLORS[number % len(COLORS)]
+        looks: dict[str, Any] = {"color": color, "hatch": "//" if number >= len(COLORS) else None, "ecolor": "0.4"}
+        axes.bar(places, means, width, yerr=spreads, capsize=2, label=name, **looks)
     if bound:
         axes.axhline(100 * bound["accuracy_mean"], color="gray", linestyle="--", label="whole dataset")
     axes.set_xticks(range(len(groups)), groups)
+    if len(groups) * max(map(len, groups)) > MOST_SIDE_BY_SIDE:
+        axes.tick_params(axis="x", rotation=45)
     axes.set_xlabel(axis)
     axes.set_ylabel("test accuracy, %")
-    figure.legend(loc="outside right upper")
+    figure.legend(loc="outside right center")
     return figure
+
+
+def set_title(figure: Figure, text: str) -> None:
+    """Above all of it, in as many lines as it needs; a file's name may hold dollars."""
+    figure.suptitle(wrapped(figure, text), fontsize="medium", parse_math=False)
+
+
+def wrapped(figure: Figure, text: str) -> str:
+    """The text in lines as wide as the figure."""
+    return "\n".join(textwrap.wrap(text, int(figure.get_figwidth() * LETTERS_AN_INCH)))
 
 
 def set_seconds(axes: Axes, seconds: Sequence[float], least: float) -> None:

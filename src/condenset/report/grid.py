@@ -35,7 +35,7 @@ def draw_grid(sets: Sequence[CondensedSet], captions: Sequence[str] = ()) -> Ima
     side = sets[0].images.shape[-1]
     tile = side * max(1, -(-TILE // side))
     font = _font()
-    left = MARGIN + int(max(font.getlength(_short(name)) for name in names)) + 8
+    left = MARGIN + int(max(font.getlength(short(name)) for name in names)) + 8
     rows = [_rows(small, len(names)) for small in sets]
     step = tile + GAP
     widths = [
@@ -51,7 +51,7 @@ def draw_grid(sets: Sequence[CondensedSet], captions: Sequence[str] = ()) -> Ima
     pen = ImageDraw.Draw(canvas)
     pen.text((MARGIN, bottom + 2), told, fill="black", font=font)
     for number, name in enumerate(names):
-        pen.text((MARGIN, top + number * step + tile / 2), _short(name), fill="black", font=font, anchor="lm")
+        pen.text((MARGIN, top + number * step + tile / 2), short(name), fill="black", font=font, anchor="lm")
     x = left
     for caption, block, block_width in zip(captions, rows, widths, strict=True):
         pen.text((x, MARGIN), caption, fill="black", font=font)
@@ -75,7 +75,7 @@ def _tile(image_CHW: Tensor, size: int) -> Image.Image:
 
 def _caption(small: CondensedSet) -> str:
     recipe = small.provenance.get("recipe", {})
-    name = _short(f"{small.provenance.get('method', '')} {recipe.get('ipc', '')}".strip())
+    name = short(f"{small.provenance.get('method', '')} {recipe.get('ipc', '')}".strip())
     labels = small.labels if small.labels.ndim == 1 else small.labels.argmax(1)
     return name if int(labels.bincount().max()) <= MAX_COLUMNS else f"{name}, {MAX_COLUMNS} shown"
 
@@ -87,6 +87,6 @@ def _font() -> ImageFont.FreeTypeFont:
     return ImageFont.truetype(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf", 11)
 
 
-def _short(name: str) -> str:
+def short(name: str) -> str:
     name = "".join(letter if letter.isprintable() else " " for letter in name)  # a line break cannot be measured
     return name if len(name) <= 18 else name[:17] + "…"
