@@ -14,7 +14,7 @@ from condenset.experiments.outcomes import Outcome, Record, Table
 from condenset.methods.pool_training import fill_pool, pool_protocol
 from condenset.methods.pools import EDGES, Pool
 from condenset.recipes import DistributionRecipe, Recipe
-from condenset.report.charts import new_panels
+from condenset.report.charts import new_panels, wrapped
 from condenset.report.grid import draw_grid
 from condenset.runs import Run
 from condenset.types import CondensedSet, percent
@@ -112,9 +112,11 @@ def _draw(sets: dict[str, CondensedSet]) -> Figure:
     pictures = {title: draw_grid([small], [""]) for title, small in sets.items()}
     width = 3.5
     height = width * max(picture.height / picture.width for picture in pictures.values())
-    figure, panels = new_panels(len(sets), columns=5, size=(width, max(width, height)))
+    figure, panels = new_panels(len(sets), columns=5, size=(width, min(max(width, height), 2 * width)))
     for axes, (title, picture) in zip(panels, pictures.items(), strict=True):
         axes.imshow(picture)
         axes.set_title(title)
         axes.set_axis_off()
+    caption = "networks that were matched, by their validation accuracy in %; random: fresh ones in every iteration"
+    figure.supxlabel(wrapped(figure, caption), fontsize="medium")
     return figure
