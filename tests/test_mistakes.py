@@ -139,16 +139,3 @@ def test_classes_that_are_numbers_on_one_side_are_matched_by_order_with_a_warnin
     assert len(warned) == 1 and "\n" not in str(warned[0].message)
     cs.evaluate(small, other_names(DATA, "others", ("0", "1")), nets=1, **TRAINING)  # warnings are errors here
     cs.evaluate(small, other_names(DATA, "digits", ("zero", "one")), nets=1, **TRAINING)
-
-
-def test_epochs_and_steps_are_not_given_together() -> None:
-    memory = cs.Memory(ipc=1, method="random", device="cpu")
-    memory.add(DATA)
-    asked: list[Callable[..., Any]] = [
-        lambda **fields: cs.evaluate(SMALL, DATA, network=NETWORK, **fields),
-        lambda **fields: cs.rank([NETWORK], SMALL, DATA, **fields),
-        lambda **fields: memory.train(NETWORK, **fields),
-    ]
-    for ask in asked:
-        with pytest.raises(cs.UserError, match="as long as its epochs or its steps say: give one of the two"):
-            ask(epochs=2, steps=3)

@@ -20,7 +20,7 @@ from condenset.classifier import Classifier, tested
 from condenset.data.arrays import from_arrays
 from condenset.engine import Place
 from condenset.errors import UserError, check, check_choice, whole
-from condenset.evaluation import check_length, learned_with
+from condenset.evaluation import learned_with
 from condenset.kept import Kept, in_parts, merged, taken_apart
 from condenset.methods import METHODS
 from condenset.methods.common import images_per_class
@@ -172,7 +172,6 @@ class Memory:
         one that the method learns with, else (and for dd, whose steps a memory cannot keep) the dataset's usual one;
         the same network, for the same seed (the memory's unless given), as the first that `evaluate` trains.
         """
-        check_length(fields)
         form, small = self._known_form(), self.set
         run = Run(seed=self.seed if seed is None else seed, place=self.place, progress=Shown())
         check("nets" not in fields, "one network is trained: nets is an option of evaluate", fields.get("nets"))

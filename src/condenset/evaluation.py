@@ -44,16 +44,8 @@ def evaluate(
     """
     check_set(small)
     check_data("test", test, "test")
-    check_length(fields)
     run = Run(seed=seed, place=Place.best(device, precision), progress=Shown())
     return score(small, test, protocol_for(small, test, **fields), run)
-
-
-def check_length(fields: Mapping[str, Any]) -> None:
-    """Refuse epochs given together with what stands in their place."""
-    both = fields.get("epochs") is not None and fields.get("steps") is not None
-    if both:
-        raise UserError("a training is as long as its epochs or its steps say: give one of the two")
 
 
 def protocol_for(small: CondensedSet | ImageData, test: ImageData, **fields: Any) -> Protocol:

@@ -23,7 +23,7 @@ from condenset.data.validation import split_off
 from condenset.engine import Place
 from condenset.engine.memory import parts
 from condenset.errors import UserError, check, check_kind, one_line
-from condenset.evaluation import check_length, check_match, digest_of, seen_as
+from condenset.evaluation import check_match, digest_of, seen_as
 from condenset.files import write_file
 from condenset.midway import Midway
 from condenset.presets import training_protocol
@@ -98,7 +98,6 @@ def rank(
     """
     check_set(small)
     check_kind(data, (ImageData, Splits), "data must be ImageData to validate on or Splits, such as cs.load('digits')")
-    check_length(fields)
     check("network" not in fields, "the networks are the architectures given", fields.get("network"))
     if isinstance(data, Splits):
         if small is data.train:
