@@ -24,7 +24,10 @@ Ipcs = Annotated[
     typer.Option("--ipc", metavar="NUMBERS", help="Images per class, several joined by commas; repeatable."),
 ]
 Network = Annotated[str | None, typer.Option(help="Such as convnet(norm='batch') ('condenset networks').")]
-Iterations = Annotated[int | None, typer.Option(help="Iterations of condensing.")]
+Iterations = Annotated[
+    int | None,
+    typer.Option(help="Iterations of condensing ('condenset methods' has the defaults); coresets have none."),
+]
 Lr = Annotated[float | None, typer.Option(help="Learning rate of the images.")]
 Init = Annotated[str | None, typer.Option(help="What images start as: real or noise.")]
 Augment = Annotated[
@@ -61,11 +64,22 @@ Memory = Annotated[
         "(default: what keeps the device busy, at most what is free)."
     ),
 ]
-Nets = Annotated[int | None, typer.Option(help="Networks to train on each set.")]
-Epochs = Annotated[
-    int | None, typer.Option(help="Epochs each network trains on a set (a whole dataset has a number of its own).")
+Nets = Annotated[
+    int | None, typer.Option(help="Networks to train on each set (default 20; fewer for digits and small scales).")
 ]
-WholeEpochs = Annotated[int | None, typer.Option(help="Epochs each network trains on the whole dataset.")]
+Epochs = Annotated[
+    int | None,
+    typer.Option(
+        help="Epochs each network trains on a set (default 1000; fewer for digits and small scales); not on a whole "
+        "dataset, which has a number of its own."
+    ),
+]
+WholeEpochs = Annotated[
+    int | None,
+    typer.Option(
+        help="Epochs each network trains on the whole dataset (default 200; fewer for digits and small scales)."
+    ),
+]
 OwnSteps = Annotated[
     bool | None, typer.Option("--own-steps", help="Train by the steps that a set carries (dd's), not by --epochs.")
 ]

@@ -29,7 +29,7 @@ def images_per_class(data: ImageData, recipe: Recipe) -> list[int]:
         if count < recipe.ipc and not recipe.allow_fewer:
             raise UserError(
                 f"ipc must be at most the size of every class, but got {recipe.ipc} and class {name!r} has {count} "
-                "images (--set allow_fewer=true, in Python allow_fewer=True, takes all of them)"
+                "images: give a smaller ipc, or --set allow_fewer=true (allow_fewer=True in Python) to take all it has"
             )
     return [min(recipe.ipc, count) for count in data.class_counts]
 
