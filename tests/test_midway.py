@@ -120,6 +120,15 @@ def test_stopped_again_and_again_and_in_later_networks(seen: Seen, tmp_path: Pat
     assert same(found, networks)
 
 
+def test_groups_are_cut_alike_after_a_stop(seen: Seen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of seven, three, three and one; of the four that are left after the first three, not two and two."""
+    monkeypatch.setattr(evaluation, "together", lambda *_: 3)
+    for step in (5, 3 * STEPS + 12):
+        stopped(tmp_path, step, nets=7)
+    score(DATA, TEST, protocol(nets=7), new_run(tmp_path))
+    assert seen.taken()[0] == 7 * STEPS
+
+
 def test_seconds_before_a_stop_count_once(tmp_path: Path) -> None:
     stopped(tmp_path, 4)
     tensors, _ = read_tensors(tmp_path / "checkpoint")

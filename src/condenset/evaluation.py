@@ -14,7 +14,7 @@ import torch
 
 from condenset import networks
 from condenset.engine import Place
-from condenset.engine.memory import parts
+from condenset.engine.memory import groups_left
 from condenset.errors import UserError, check
 from condenset.files import hashed
 from condenset.midway import Midway
@@ -131,7 +131,7 @@ class _Scoring:
         if not left:
             return [], []
         most = together(self.protocol, self.train_set, self.place)
-        groups = [left[part] for part in parts(len(left), most)]
+        groups = groups_left(self.protocol.nets, most, left)
         made = (self.protocol.network, self.train_set, self.protocol, self.place)
         return [Trainer(*made, compiling=not self.own) for _ in range(max(map(len, groups)))], groups
 

@@ -29,7 +29,7 @@ from condenset.midway import Midway
 from condenset.presets import training_protocol
 from condenset.progress import Shown
 from condenset.recipes import Protocol
-from condenset.runs import Interrupted, Run, is_share
+from condenset.runs import Interrupted, Run, is_share, reported
 from condenset.train import TOGETHER, Trainer, TrainingSet, side_by_side
 from condenset.types import CondensedSet, ImageData, Splits, check_set
 
@@ -137,14 +137,9 @@ def search(
     for images in looks.values():
         check_match(small, images)
     work = _Search(named, small, looks, protocol, run)
-    run.progress.start(text or "ranking architectures", len(named) * protocol.nets, work.num_done)
-    run.listening = True
-    try:
+    with reported(run, text or "ranking architectures", len(named) * protocol.nets, work.num_done):
         for group in _groups(list(named), named, run.place):  # the same after a stop, whatever is done by then
             work.try_out([name for name in group if work.lacks(name)])
-    finally:
-        run.listening = False
-        run.progress.stop()
     run.aside(kept_as=folders.HALF_RANKED).drop_checkpoint()
     ordered = sorted(map(work.row, named), key=lambda row: math.inf if row.reason else -row.accuracy)
     about = {key: value for key, value in dataclasses.asdict(protocol).items() if key != "network"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -97,6 +97,13 @@ def parts(num: int, most: int) -> list[slice]:
     """Cut `num` classes into as few parts of at most `most` as there can be, and these as even as can be."""
     size = -(-num // -(-num // most))
     return [slice(first, min(first + size, num)) for first in range(0, num, size)]
+
+
+def groups_left(num: int, most: int, left: Collection[int]) -> list[list[int]]:
+    """Those of `num` networks that are left, in groups that train side by side: cut from all, so that they are the
+    same after a stop, whatever is done by then."""
+    groups = [[each for each in range(num)[part] if each in left] for part in parts(num, most)]
+    return [group for group in groups if group]
 
 
 def images_together(network: nn.Module, place: Place, image: tuple[int, int, int]) -> int | None:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from condenset.data.validation import split_off
 from condenset.engine import Place
-from condenset.engine.memory import parts
+from condenset.engine.memory import groups_left
 from condenset.errors import UserError, whole
 from condenset.files import hashed, write_file, write_tensors
 from condenset.folders import locked, probe, writable
@@ -78,12 +78,12 @@ def fill_pool(data: ImageData, folder: Path, num: int, protocol: Protocol, edges
             return Pool.load(folder)
         rest, held = split_off(data, HELD_OUT, seed=run.seed)
         train_set, held_set = (TrainingSet.of(part, run.place.device) for part in (rest, held))
-        groups = parts(len(missing), together(protocol, train_set, run.place))
-        trainers = [Trainer(protocol.network, train_set, protocol, run.place) for _ in missing[groups[0]]]
+        groups = groups_left(num, together(protocol, train_set, run.place), missing)
+        trainers = [Trainer(protocol.network, train_set, protocol, run.place) for _ in range(max(map(len, groups)))]
         watches, steps = [Watch(trainer, held_set, names) for trainer in trainers], trainers[0].num_steps
         done, job = (num - len(missing)) * steps, f"pool {hashed(about)}"
         with reported(run, "training a pool of networks", num * steps, done):
-            for numbers in (missing[group] for group in groups):
+            for numbers in groups:
                 mine = dict(zip(numbers, watches, strict=False))
                 midway = Midway(run, list(mine.values()), folder=folder, job=f"{job}: networks {numbers}", recipe={})
                 trainings = [

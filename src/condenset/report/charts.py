@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import itertools
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from condenset.files import write_file
+from condenset.recipes import RECIPES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,9 +23,8 @@ LETTERS_AN_INCH = 11
 # Matplotlib's own, but for gray, which the whole dataset has.
 COLORS = [f"tab:{name}" for name in ("blue", "orange", "green", "red", "purple", "brown", "pink", "olive", "cyan")]
 COLORS += ["black"]
-# A method has its own in every figure; what is no method takes them in turn.
-METHODS = ("random", "herding", "dm", "dsa", "dc", "forgetting", "mmd", "ld", "dd", "kcenter")
-COLOR_OF = dict(zip(METHODS, COLORS, strict=True))
+# A method has its own in every figure, the last ones those that are seen best; what is no method takes them in turn.
+COLOR_OF = dict(zip(reversed(RECIPES), itertools.cycle(COLORS)))
 
 Record = Mapping[str, Any]
 
