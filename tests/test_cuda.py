@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from condenset import draws, ranking
+from condenset import draws, estimates, ranking
 from condenset.engine import Place
 from condenset.engine.step import accelerate
 from condenset.evaluation import score
@@ -254,3 +255,19 @@ def test_memory_comes_back_without_the_collector() -> None:
     finally:
         gc.enable()
     assert held[-1] <= held[0]
+
+
+def test_to_build_kernels_is_not_what_a_step_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    step, waits = Trainer._step_of, list[None]()
+
+    def slow_to_make(self: Trainer, num: int) -> Callable[[], None]:
+        if num not in self._steps:
+            time.sleep(0.5)
+        return step(self, num)
+
+    monkeypatch.setattr(Trainer, "_step_of", slow_to_make)
+    monkeypatch.setattr(Trainer, "is_finite", lambda self: waits.append(torch.cuda.synchronize()))
+    monkeypatch.setattr(estimates, "ENOUGH", 0.4)
+    data = tiny_data([10, 20])
+    assert estimates._seconds_each(NETWORK, data, Place.best(GPU)) * 3 * len(data) * estimates.STRETCH[GPU] < 0.4
+    assert len(waits) == 3

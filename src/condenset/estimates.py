@@ -31,7 +31,8 @@ SOON = 10_000  # images through a network: fewer take no time that one would wan
 PIXELS = {"cuda": 262_144}  # in a channel of all images of the step that is timed
 FEW_PIXELS = 32_768  # elsewhere, where it may take seconds
 MOST = 256  # images in it
-ENOUGH = 1.0  # seconds that a step may take for others to be tried after it
+STRETCH = {"cuda": 20}  # steps that are timed at once, where to wait for one takes as long as it does; elsewhere one
+ENOUGH = 1.0  # seconds that a stretch may take for others to be tried after it
 
 
 class Work(NamedTuple):
@@ -105,21 +106,25 @@ def _of_each_class(data: ImageData, batch: int) -> int:
 
 
 def _seconds_each(spec: str, data: ImageData, place: Place) -> float:
-    """What an image forward through this network takes, in a training step: of three the faster ones, if that is soon.
+    """What an image forward through this network takes, in a training step: of three stretches the fastest, if that
+    is soon.
 
     On a GPU it is the most that it takes: side by side, in larger batches and compiled, networks are faster.
     """
     fitting = PIXELS.get(place.device.type, FEW_PIXELS) // data.size**2
     num = min(max(fitting, 1), MOST, len(data))
     some = dataclasses.replace(data, images=data.images[:num], labels=data.labels[:num], known_fingerprint="")
-    protocol = Protocol(network=spec, nets=1, batch=num, steps=3)
+    stretch = STRETCH.get(place.device.type, 1)
+    protocol = Protocol(network=spec, nets=1, batch=num, steps=3 * stretch)
     trainer = Trainer(spec, TrainingSet.of(some, place.device), protocol, place, compiling=False)
+    trainer.ready()  # kernels are built and steps captured, which takes longer than many of them
     seconds, began = [], time.monotonic()
-    for _ in trainer.training(0, "estimate"):
-        trainer.is_finite()  # which waits for the device
-        seconds.append(time.monotonic() - began)
-        if seconds[-1] > ENOUGH:
-            break
-        began = time.monotonic()
+    for done in trainer.training(0, "estimate"):
+        if done % stretch == 0:
+            trainer.is_finite()  # which waits for the device
+            seconds.append(time.monotonic() - began)
+            if seconds[-1] > ENOUGH:
+                break
+            began = time.monotonic()
     trainer.release()
-    return min(seconds) / (BACK * num)
+    return min(seconds) / (BACK * num * stretch)
