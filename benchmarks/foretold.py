@@ -52,7 +52,7 @@ def row_of(method: str, splits: Splits, place: Place, name: str, ipc: int, field
 
 
 def main(
-    dataset: str = "digits",
+    dataset: Annotated[str, typer.Argument(help="Such as cifar10.")] = "digits",
     method: Annotated[list[str] | None, typer.Option(help="Such as dm; repeatable.")] = None,
     ipc: int = 10,
     iterations: Annotated[int | None, typer.Option(help="Of methods that have them (default: a few).")] = None,

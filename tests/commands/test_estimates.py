@@ -10,6 +10,7 @@ from planned import CPU, NETWORK, SPLITS, go, plan_of
 from torch import nn
 
 from condenset import estimates, progress
+from condenset.networks import search_space
 from condenset.plans import Plan
 from condenset.progress import Silent
 from condenset.runs import Run
@@ -73,6 +74,19 @@ def test_the_images_foretold_go_through_networks(
     assert images_forward(plan, tmp_path) == foretold + beside
 
 
+def test_of_many_networks_some_stand_for_the_others() -> None:
+    plan, space = plan_of(), search_space(32)
+    (work, *_) = works(plan)
+    few, many = (
+        estimates.passes([work._replace(recipe=None, networks=tuple(some))], SPLITS) for some in (space[:7], space)
+    )
+    assert list(few) == space[:7] and len(set(few.values())) == 1
+    assert sum(many.values()) == pytest.approx(720 / 7 * sum(few.values()))
+    assert len(many) == 7 and max(many.values()) / min(many.values()) == pytest.approx(1, abs=0.01)
+    for choices in (("width=32", "width=256"), ("depth=1", "depth=4"), ("pooling='none'", "pooling='max'")):
+        assert all(any(choice in spec for spec in many) for choice in choices)
+
+
 @pytest.mark.parametrize("method", ["dc", "dsa", "dd", "dm", "ld", "herding"])
 def test_twice_the_work_takes_twice_as_long(method: str) -> None:
     field = "epochs" if method == "herding" else "iterations"
@@ -117,20 +131,23 @@ def test_a_set_that_is_made_is_not_foretold(tmp_path: Path) -> None:
     go(plan, tmp_path)
     (tmp_path / "results.json").unlink()
     (job,) = plan.jobs
-    assert job.recipe and _work(plan, job, SPLITS, None) == (job.recipe, plan.protocol, 2, 0)
-    assert _work(plan, job, SPLITS, tmp_path) == (None, plan.protocol, 2, 0)
+    assert job.recipe and _work(plan, job, SPLITS, None) == estimates.Work(job.recipe, plan.protocol, 2)
+    assert _work(plan, job, SPLITS, tmp_path) == estimates.Work(None, plan.protocol, 2)
 
 
-@pytest.mark.parametrize(("enough", "steps"), [(0.0, 1), (1000.0, 3)])
-def test_a_long_step_is_tried_once(enough: float, steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("enough", "steps"), [(0.0, [1]), (1000.0, [1] * 3 + [12] * 3)])
+def test_a_long_step_is_tried_once_on_one_image(
+    enough: float, steps: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     taken, step = list[int](), Trainer._step
     monkeypatch.setattr(Trainer, "_step", lambda self, ahead: (taken.append(len(ahead)), step(self, ahead))[1])
     monkeypatch.setattr(estimates, "ENOUGH", enough)
     assert estimates._seconds_each(NETWORK, SPLITS.train, CPU) > 0
-    assert taken == [12] * steps
+    assert taken == steps
+    taken.clear()
     monkeypatch.setattr(estimates, "FEW_PIXELS", 1)
     estimates._seconds_each("convnet(width=8, depth=1, norm='batch')", SPLITS.train, CPU)
-    assert taken == [12] * steps + [1] * steps  # of large images, one
+    assert set(taken) == {1}  # of large images, one
 
 
 def test_where_there_is_no_memory_to_try_nothing_is_foretold(monkeypatch: pytest.MonkeyPatch) -> None:

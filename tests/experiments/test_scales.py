@@ -45,9 +45,12 @@ WANTED = {
 
 def ask(name: str, folder: Path, scale: str, **wished: Any) -> Outcome:
     """The experiment on images enough for it."""
-    counts = {"sizes": [1250] * 2, "continual": [20] * 10}.get(name, [60] * 3)
     size = 32 if name in ("architectures", "nas") else 16
-    return outcome_of(name, lab(name, folder, scale, size=size, counts=counts, sets=None, **wished))
+    return outcome_of(name, lab(name, folder, scale, size=size, counts=counts_for(name), sets=None, **wished))
+
+
+def counts_for(name: str) -> list[int]:
+    return {"sizes": [1250] * 2, "continual": [20] * 10}.get(name, [60] * 3)
 
 
 @pytest.fixture
@@ -71,7 +74,7 @@ def mapped(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.usefixtures("filled", "mapped")
-@pytest.mark.parametrize("name", ["sota", "batchnorm", "architectures", "networks", "sizes", "cost", "distribution"])
+@pytest.mark.parametrize("name", [name for name, wanted in WANTED.items() if name != "nas"])
 def test_what_is_foretold_is_what_is_done(
     name: str, asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -80,10 +83,44 @@ def test_what_is_foretold_is_what_is_done(
     ask(name, tmp_path, "paper")
     made = {part: work.recipe for part, work in foretold.items() if work.recipe and part != "map"}
     assert made == {part: each.recipe for part, each in asked.made.items()}
-    scored = {part: (work.protocol, work.num) for part, work in foretold.items() if work.protocol}
+    scored = {part: (work.protocol, work.num) for part, work in foretold.items() if work.protocol and part != "pool"}
     assert scored == {part: (each.protocol, len(each.small)) for part, each in asked.scored.items()}
     assert foretold.keys() - made.keys() - scored.keys() <= {"pool", "map"}
-    assert len({foretold[part].seed for part in made}) == WANTED[name][1].sets
+    share = {part: foretold[part].share * sum(counts_for(name)) for part in made}
+    assert share == pytest.approx({part: len(asked.made[part].data) for part in made})
+    apart = len(made) if name == "continual" else WANTED[name][1].sets  # each step has images of its own
+    assert len({foretold[part].seed for part in made}) == apart
+
+
+@pytest.mark.usefixtures("asked")
+@pytest.mark.parametrize("scale", SCALES)
+def test_the_search_that_is_foretold_is_what_is_done(
+    scale: str, searched: dict[str, Search], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    foretold: dict[str, Work] = {}
+    monkeypatch.setattr(Lab, "expect", lambda self, parts: foretold.update(parts))
+    ask("nas", tmp_path, scale, methods=("random", "dm", "early-stopping"))
+    whole = foretold.pop("whole-search")
+    done = {name.replace(" ", "-"): (each.protocol, list(each.space)) for name, each in searched.items()}
+    assert whole.protocol == done.pop("whole-search")[0]
+    assert len(whole.networks) == 3 * len(searched["whole search"].space)  # of three searches, which rank alike here
+    searches = {name: work for name, work in foretold.items() if work.protocol}
+    assert {name: (work.protocol, list(work.networks)) for name, work in searches.items()} == done
+    assert {name: work.num for name, work in searches.items()} == dict(
+        zip(searches, (150, 150, 180), strict=True)  # a tenth of which is held out
+    )
+
+
+@pytest.mark.usefixtures("asked")
+def test_the_pool_is_foretold_before_it_is_trained(
+    filled: list[Filled], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    foretold: list[dict[str, Work]] = []
+    monkeypatch.setattr(Lab, "expect", lambda self, parts: foretold.append(dict(parts)))
+    ask("networks", tmp_path, "paper", ipcs=(1,))
+    before, after = foretold
+    assert before == after  # of this pool every group has networks
+    assert before["pool"].protocol == dataclasses.replace(filled[0].protocol, nets=filled[0].num)
 
 
 @pytest.mark.usefixtures("searched", "filled", "mapped")

@@ -113,9 +113,13 @@ class Lab:
         for name, work in parts.items():
             if self._set_path(name).exists():
                 work = work._replace(recipe=None)
-            if not self._record_path(name).exists():
+            if not self.is_done(name):
                 left.append(work)
         self.run.progress.foretell(lambda: seconds_of(left, self.splits, self.run.place))
+
+    def is_done(self, name: str) -> bool:
+        """Whether a part has come to its record."""
+        return self._record_path(name).exists()
 
     def expect_sets(self, works: Callable[[str], Mapping[str, Work]], **beside: Work) -> None:
         """The same of an experiment that does works(end), named with that end, for every set, and others once."""

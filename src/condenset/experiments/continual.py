@@ -11,8 +11,10 @@ import torch
 
 from condenset import draws
 from condenset.continual import Memory
+from condenset.estimates import Work
 from condenset.experiments.common import Lab
 from condenset.experiments.outcomes import Outcome, Record, Table
+from condenset.recipes import Protocol
 from condenset.report.charts import COLOR_OF, new_panels
 from condenset.types import of_classes, percent
 from condenset.workflow import cost_of
@@ -32,14 +34,9 @@ def class_incremental(lab: Lab) -> Outcome:
     several = sorted({min(steps, num_classes) for steps in lab.at(tiny=(2, 5), small=(5, 10), paper=(5, 10))})
     (ipc,) = lab.ipcs(tiny=(2,), small=(20,), paper=(20,))
     orders = range(lab.at(tiny=1, small=2, paper=5))
-    lab.num_parts = len(lab.methods) * len(orders) * sum(several)
-    records = [
-        record
-        for steps in several
-        for method in lab.methods
-        for order in orders
-        for record in _stream(lab, method, ipc, steps, order)
-    ]
+    streams = [(method, steps, order) for steps in several for method in lab.methods for order in orders]
+    lab.expect(_works(lab, ipc, streams))
+    records = [record for method, steps, order in streams for record in _stream(lab, method, ipc, steps, order)]
     rows = []
     for steps in several:
         for text, pick in (("final", final), ("average over steps", average)):
@@ -49,17 +46,42 @@ def class_incremental(lab: Lab) -> Outcome:
     return Outcome(records=records, table=table, draw=lambda: _draw(records, several), ipcs=(ipc,))
 
 
+def _works(lab: Lab, ipc: int, streams: Sequence[tuple[str, int, int]]) -> dict[str, Work]:
+    """What is to be done, by parts: each has images of its own, and so a seed that no other has."""
+    found: dict[str, Work] = {}
+    for method, steps, order in streams:
+        recipe, seen = lab.recipe(method, ipc), 0
+        for number, part in enumerate(_parts(lab, steps, order), start=1):
+            seen += len(part)
+            share = len(part) / lab.splits.train.num_classes
+            found[_name(method, steps, order, number)] = Work(recipe, _protocol(lab), ipc * seen, len(found), share)
+    return found
+
+
+def _name(method: str, steps: int, order: int, number: int) -> str:
+    return f"{method}-{steps}-{order}-{number}"
+
+
+def _protocol(lab: Lab) -> Protocol:
+    return lab.protocol(nets=lab.at(tiny=2, small=3, paper=3))  # networks an order
+
+
+def _parts(lab: Lab, steps: int, order: int) -> list[list[str]]:
+    """The classes that arrive, step by step."""
+    names = lab.splits.train.class_names
+    classes = draws.permutation(draws.make_key(lab.run.seed, "classes", order), 0, len(names))
+    return [[names[each] for each in part.tolist()] for part in torch.tensor_split(classes, steps)]
+
+
 def _stream(lab: Lab, method: str, ipc: int, steps: int, order: int) -> list[Record]:
     """One memory, fed with the classes of one order: a record after each step."""
-    train, place, records = lab.splits.train, lab.run.place, []
-    protocol = lab.protocol(nets=lab.at(tiny=2, small=3, paper=3))  # networks an order
+    place, protocol, records = lab.run.place, _protocol(lab), []
     seed = int(draws.make_key(lab.run.seed, "order", order, steps)[0])
     recipe = dataclasses.asdict(lab.recipe(method, ipc))
     memory = Memory(method=method, seed=seed, device=str(place.device), precision=place.precision, **recipe)
-    classes = draws.permutation(draws.make_key(lab.run.seed, "classes", order), 0, train.num_classes)
-    for number, part in enumerate(torch.tensor_split(classes, steps), start=1):
-        name = f"{method}-{steps}-{order}-{number}"
-        arriving = memory.arriving(of_classes(train, [train.class_names[each] for each in part.tolist()]))
+    for number, part in enumerate(_parts(lab, steps, order), start=1):
+        name = _name(method, steps, order, number)
+        arriving = memory.arriving(of_classes(lab.splits.train, part))
         with lab.seeded(seed):
             small = lab.condensed(name, method, memory.recipe(arriving), arriving)
             memory.keep(small, arriving)

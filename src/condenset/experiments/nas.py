@@ -5,15 +5,16 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from typing import TYPE_CHECKING, Any
 
 from condenset.data.validation import split_off
+from condenset.estimates import Work
 from condenset.experiments.common import Lab
 from condenset.experiments.outcomes import Outcome, Record, Table, made_on
 from condenset.networks import search_space
 from condenset.ranking import search
-from condenset.recipes import Protocol
+from condenset.recipes import Protocol, Recipe
 from condenset.report.charts import new_panels
 from condenset.runs import Run
 from condenset.types import CondensedSet, ImageData
@@ -41,21 +42,22 @@ def search_architectures(lab: Lab) -> Outcome:
     protocol = _proxy_protocol(lab)
     (ipc,) = lab.ipcs(tiny=(2,), small=(50,), paper=(50,))
     lab.check_enough(ipc, train)
-    lab.num_parts = 2 * len(lab.methods) + len(lab.wishes.beside) + 1
+    whole_protocol = _whole_protocol(lab, protocol)
+    least = lab.at(tiny=3, small=10, paper=1)
+    recipes = {method: lab.recipe(method, ipc, train) for method in lab.methods}
+    _foretell(lab, recipes, space, protocol, whole_protocol, least)
     storage, found, condensing = dict[str, int](), dict[str, Record](), dict[str, float]()
-    for method in lab.methods:
-        small = lab.condensed(method, method, lab.recipe(method, ipc, train), train)
+    for method, recipe in recipes.items():
+        small = lab.condensed(method, method, recipe, train)
         storage[method], condensing[method] = len(small), small.provenance["seconds"]
         found[method] = _searched(lab, f"{method}-search", space, small, validation, protocol)
     if EARLY in lab.wishes.beside:
-        # As many steps as on a proxy set, of the same batches, under the same schedule: only on other images.
-        early = dataclasses.replace(protocol, steps=protocol.length(storage[lab.methods[0]])[0])
+        early = _stopped_early(protocol, storage[lab.methods[0]])
         found[EARLY] = _searched(lab, f"{EARLY}-search", space, train, validation, early)
-    least = lab.at(tiny=3, small=10, paper=1)
     tops = {name: _top(record, least) for name, record in found.items()}
     chosen = {row["name"] for top in tops.values() for row in top}
     candidates = [spec for spec in space if spec in chosen]
-    whole = _searched(lab, "whole-search", candidates, train, validation, _whole_protocol(lab, protocol))
+    whole = _searched(lab, "whole-search", candidates, train, validation, whole_protocol)
     records = [
         _compared(name, tops[name], found[name], whole)
         | {"images": storage.get(name, len(train)), "condense_seconds": condensing.get(name, 0.0)}
@@ -64,6 +66,25 @@ def search_architectures(lab: Lab) -> Outcome:
     *_, last = found.values()
     records.append(_reference(whole, last) | {"images": len(train), "condense_seconds": 0.0})
     return Outcome(records=records, table=_table(records), draw=lambda: _draw(records[:-1]), ipcs=(ipc,))
+
+
+def _foretell(
+    lab: Lab, recipes: Mapping[str, Recipe], space: Sequence[str], proxy: Protocol, whole: Protocol, least: int
+) -> None:
+    """Say how long it takes: the most networks that can be at the top, and the last of the space, which are wide."""
+    sets = {method: lab.work(recipe) for method, recipe in recipes.items()}
+    searches = {f"{name}-search": Work(None, proxy, work.num) for name, work in sets.items()}
+    if EARLY in lab.wishes.beside:
+        num = sets[lab.methods[0]].num
+        searches[f"{EARLY}-search"] = Work(None, _stopped_early(proxy, num), len(lab.splits.train))
+    top = tuple(space[-len(searches) * _num_top(space, least) :])
+    lab.expect(
+        {
+            **sets,
+            **{name: work._replace(networks=tuple(space)) for name, work in searches.items()},
+            "whole-search": Work(None, whole, len(lab.splits.train), networks=top),
+        }
+    )
 
 
 def _space(lab: Lab) -> list[str]:
@@ -79,6 +100,11 @@ def _proxy_protocol(lab: Lab) -> Protocol:
         tiny={"nets": 1}, small={"nets": 1, "epochs": 200}, paper={"nets": 5, "epochs": 200}
     )
     return lab.protocol(batch=BATCH, **fields)
+
+
+def _stopped_early(proxy: Protocol, num: int) -> Protocol:
+    """As many steps as on a proxy set, of the same batches, under the same schedule: only on other images."""
+    return dataclasses.replace(proxy, steps=proxy.length(num)[0])
 
 
 def _whole_protocol(lab: Lab, proxy: Protocol) -> Protocol:
@@ -107,8 +133,11 @@ def _searched(
 
 def _top(record: Mapping[str, Any], least: int) -> list[Record]:
     """The best rows of a ranking, best first; none that could not be trained."""
-    num = max(least, math.ceil(TOP * len(record["rows"])))
-    return [row for row in record["rows"][:num] if not row["reason"]]
+    return [row for row in record["rows"][: _num_top(record["rows"], least)] if not row["reason"]]
+
+
+def _num_top(space: Sized, least: int) -> int:
+    return max(least, math.ceil(TOP * len(space)))
 
 
 def _compared(name: str, top: Sequence[Record], found: Record, whole: Record) -> Record:

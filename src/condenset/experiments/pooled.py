@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +13,8 @@ from condenset.estimates import Work
 from condenset.experiments.common import Lab
 from condenset.experiments.outcomes import Outcome, Record, Table
 from condenset.methods.pool_training import fill_pool, pool_protocol
-from condenset.methods.pools import EDGES, Pool
-from condenset.recipes import DistributionRecipe, Recipe
+from condenset.methods.pools import EDGES, Pool, group_names
+from condenset.recipes import DistributionRecipe, Protocol, Recipe
 from condenset.report.charts import new_panels, wrapped
 from condenset.report.grid import draw_grid
 from condenset.runs import Run
@@ -30,22 +31,31 @@ SHOWN_IPC = 10  # that the appendix shows images of, if it is made
 def networks(lab: Lab) -> Outcome:
     """Accuracy by the networks whose embeddings were matched: random ones, or trained to some accuracy (Table 4)."""
     ipcs = lab.ipcs(tiny=(1,), small=(10,), paper=(1, 10, 50))
-    pool = _pool(lab, ipcs[0])
-    sizes: dict[str, int | None] = {RANDOM: None, **pool.group_sizes()}
-    groups = [name for name, size in sizes.items() if size != 0]
+    recipe = lab.recipe("dm", ipcs[0])
+    assert isinstance(recipe, DistributionRecipe)
+    folder = recipe.pool or str(_pool_folder(lab))
+    num, protocol = _training(lab, recipe)
+    training = Work(None, dataclasses.replace(protocol, nets=num), len(lab.splits.train))
+    own = {} if recipe.pool else {"pool": training}
 
     def recipes(group: str, end: str) -> dict[str, Recipe]:
-        fields: dict[str, Any] = (
-            {"pool": "", "group": "all"} if group == RANDOM else {"pool": str(pool.folder), "group": group}
-        )
+        fields: dict[str, Any] = {"pool": "", "group": "all"} if group == RANDOM else {"pool": folder, "group": group}
         return {f"dm-{ipc}-{group}{end}": lab.recipe("dm", ipc, **fields) for ipc in ipcs}
 
-    def works(end: str) -> dict[str, Work]:
-        found = [(name, recipe) for group in groups for name, recipe in recipes(group, end).items()]
-        return {name: lab.work(recipe, lab.protocol()) for name, recipe in found}
+    def expect(groups: Iterable[str]) -> None:
+        def works(end: str) -> dict[str, Work]:
+            found = [(name, recipe) for group in groups for name, recipe in recipes(group, end).items()]
+            return {name: lab.work(recipe, lab.protocol()) for name, recipe in found}
 
-    mine = {"pool": Work(None, None, 0)} if pool.folder == _pool_folder(lab) else {}  # which is trained by now
-    lab.expect_sets(works, **mine)
+        lab.expect_sets(works, **own)
+
+    if own and not lab.is_done("pool"):
+        expect([RANDOM, *group_names(EDGES), "all"])  # at most
+        lab.num_parts = 0
+    pool = _pool(lab, recipe)
+    sizes: dict[str, int | None] = {RANDOM: None, **pool.group_sizes()}
+    groups = [name for name, size in sizes.items() if size != 0]
+    expect(groups)
 
     def made(group: str, end: str) -> list[CondensedSet]:
         return list(lab.condensed_sizes("dm", recipes(group, end)).values())
@@ -77,17 +87,20 @@ def networks(lab: Lab) -> Outcome:
     )
 
 
-def _pool(lab: Lab, ipc: int) -> Pool:
+def _training(lab: Lab, recipe: DistributionRecipe) -> tuple[int, Protocol]:
+    """How many networks a pool has, and how they are trained, if none was wished for."""
+    num, epochs = lab.at(tiny=(2, 20), small=(20, 20), paper=(1000, 30))
+    return num, pool_protocol(lab.splits.train, network=recipe.network, epochs=epochs)
+
+
+def _pool(lab: Lab, recipe: DistributionRecipe) -> Pool:
     """The trained networks: those that were wished for, or else trained in the folder of a part."""
-    recipe, data = lab.recipe("dm", ipc), lab.splits.train
-    assert isinstance(recipe, DistributionRecipe)
+    data = lab.splits.train
     if recipe.pool:
         given = Pool.load(recipe.pool)
         given.check_fits(recipe.network, data)
         return given
-    num, epochs = lab.at(tiny=(2, 20), small=(20, 20), paper=(1000, 30))
-    protocol = pool_protocol(data, network=recipe.network, epochs=epochs)
-    folder = _pool_folder(lab)
+    (num, protocol), folder = _training(lab, recipe), _pool_folder(lab)
 
     def compute(run: Run) -> Record:
         pool = fill_pool(data, folder, num, protocol, EDGES, run)
