@@ -30,6 +30,10 @@ def test_unknown_names_get_the_nearest_one(tmp_path: Path, refused: Refused) -> 
     (tmp_path / "small.safetensors").touch()
     with refused("a set is read by cs.CondensedSet.load"):
         load(tmp_path / "small.safetensors")
+    (tmp_path / "run" / "sets").mkdir(parents=True)
+    (tmp_path / "run" / "recipe.toml").write_text("# condenset 0.1.0")
+    with refused("holds a run, not a dataset; a set in it is read by cs.CondensedSet.load"):
+        load(tmp_path / "run")
 
 
 @pytest.mark.parametrize("name", [name for name in SOURCES if name != "digits"])

@@ -28,6 +28,7 @@ from condenset.data.raw import PixelStats, Raw, blocks, read_splits
 from condenset.data.sources import SOURCES, Download, Source, data_folder, find_source
 from condenset.data.validation import split_off
 from condenset.errors import UserError, check, check_kind, check_path
+from condenset.folders import is_run
 from condenset.types import Splits
 
 __all__ = [
@@ -106,6 +107,8 @@ def _open_source(key: str, folder: Path, size: int | None) -> Raw:
 
 def _open_path(path: Path, folder: Path, size: int | None, is_name: bool) -> Raw | Splits:
     if path.is_dir():
+        if is_run(path):
+            raise UserError(f"{path} holds a run, not a dataset; a set in it is read by cs.CondensedSet.load")
         return read_imported(path) if is_imported(path) else read_folder(path, size)
     if path.suffix == ".npz":
         return read_npz(path)
