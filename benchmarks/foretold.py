@@ -1,4 +1,4 @@
-"""How long runs take beside what was foretold of them, each in a fresh folder that is thrown away.
+"""How long runs take beside what was foretold of them; nothing is kept.
 
     python benchmarks/foretold.py                                # digits on 2 CPU cores, four minutes
     python benchmarks/foretold.py cifar10 --device cuda --ipc 50 --iterations 3000 --nets 5 --epochs 1000
@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from typing import Annotated, Any
 
@@ -20,6 +21,7 @@ from condenset.console import print_table
 from condenset.engine import Place
 from condenset.estimates import Work, seconds_of
 from condenset.plans import Wishes, make_plan
+from condenset.recipes import RECIPES
 from condenset.runs import Run
 from condenset.types import Splits
 from condenset.workflow import execute
@@ -31,7 +33,8 @@ ITERATIONS = {"dm": 200, "dc": 2, "dsa": 2, "dd": 20, "ld": 200}  # a few second
 
 def row_of(method: str, splits: Splits, place: Place, name: str, ipc: int, fields: dict[str, Any]) -> tuple[str, ...]:
     iterations = fields.pop("iterations") or ITERATIONS.get(method)
-    recipe = {"iterations": iterations} if method in ITERATIONS else {}
+    has = "iterations" in {field.name for field in dataclasses.fields(RECIPES[method])}
+    recipe = {"iterations": iterations} if has and iterations else {}
     wishes = Wishes(methods=(method,), ipcs=(ipc,), recipe=recipe, protocol=fields, whole=False)
     plan = make_plan(splits.train, wishes, dataset=name, seed=0, device=str(place.device), precision=place.precision)
     (job,), num = plan.jobs, ipc * splits.train.num_classes

@@ -6,12 +6,18 @@ The unit is an image forward through a network. Back again takes twice as long; 
 from __future__ import annotations
 
 import dataclasses
+import random
 import time
 from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import torch
+from torch import Tensor, nn
+
+from condenset import networks
 from condenset.engine import Place
+from condenset.engine.memory import parts
 from condenset.methods.matching import can_be_one
 from condenset.recipes import (
     DistributionRecipe,
@@ -31,15 +37,21 @@ SOON = 10_000  # images through a network: fewer take no time that one would wan
 PIXELS = {"cuda": 262_144}  # in a channel of all images of the step that is timed
 FEW_PIXELS = 32_768  # elsewhere, where it may take seconds
 MOST = 256  # images in it
-TRIED = 7  # networks of many, which stand for the others
+SUMS = 1_000_000_000  # multiplications in it, forward, there: half a second
+FEWEST = 4  # images in it, or else what a step takes whatever it has would weigh too much
 STRETCH = {"cuda": 20}  # steps that are timed at once, where to wait for one takes as long as it does; elsewhere one
-ENOUGH = 1.0  # seconds of a stretch, after which no other is tried, nor more images in it
+ENOUGH = 1.0  # seconds of a stretch, after which no other is tried
+LOOKED_AT, TRIED = (
+    60,
+    9,
+)  # networks of many, which stand for the others: so many are reckoned, and of these so many timed
 
 
 class Work(NamedTuple):
     """A set to make, if there is a recipe, and networks to train on so many images, if there is a protocol.
 
-    share: of the training images, which the set is made of. networks: specs in place of the protocol's own.
+    share: of the classes, which the set is made of. networks: specs in place of the protocol's own. left: how much of
+    the training there is to do.
     """
 
     recipe: Recipe | None
@@ -48,6 +60,7 @@ class Work(NamedTuple):
     seed: int = 0
     share: float = 1.0
     networks: tuple[str, ...] = ()
+    left: float = 1.0
 
 
 def seconds_of(works: Sequence[Work], splits: Splits, place: Place) -> float:
@@ -65,28 +78,51 @@ def passes(works: Sequence[Work], splits: Splits) -> Counter[str]:
     """Images that pass through networks, by these networks' specs."""
     data, found = splits.train, Counter[str]()
     trainings: dict[tuple[Protocol, int], float] = {}  # of networks that coresets ask, which are trained once
-    for place, work in enumerate(works):
+    for number, work in enumerate(works):
         recipe, protocol = work.recipe, work.protocol
         if isinstance(recipe, TrainedRecipe):
             trainings[recipe.protocol, work.seed] = work.share
         elif recipe:
-            at_once = [each for each in works[:place] if each.seed == work.seed and can_be_one(each.recipe, recipe)]
-            for spec, num in _of_making(recipe, data, real=not at_once).items():
-                found[spec] += round(work.share * num)
+            at_once = [each for each in works[:number] if each.seed == work.seed and can_be_one(each.recipe, recipe)]
+            found += _of_making(recipe, data, work.share, real=not at_once)
         if protocol:
-            images = _of_training(protocol, work.num) + protocol.nets * len(splits.test)
-            for spec, alike in _some(work.networks or (protocol.network,)).items():
-                found[spec] += alike * images
+            images = work.left * (_of_training(protocol, work.num) + protocol.nets * len(splits.test))
+            for spec, alike in _some(work.networks or (protocol.network,), data).items():
+                found[spec] += round(alike * images)
     for (protocol, _), share in trainings.items():
         found[protocol.network] += _of_training(protocol, round(share * len(data)))
     return found
 
 
-def _some(specs: Sequence[str]) -> Counter[str]:
-    """Of many networks some, from all over their order, and how many each of them stands for."""
-    num, num_tried = len(specs), min(TRIED, len(specs))
-    tried = [specs[(2 * place + 1) * num // (2 * num_tried)] for place in range(num_tried)]
-    return Counter(tried[place * num_tried // num] for place in range(num))
+def _some(specs: Sequence[str], data: ImageData) -> dict[str, float]:
+    """Of many networks some, from the lightest to the heaviest, and how many of it those come to that it stands for."""
+    if len(specs) <= TRIED:
+        return dict.fromkeys(specs, 1.0)
+    drawn = random.Random(0).sample(specs, min(LOOKED_AT, len(specs)))  # by place, one choice might always come up
+    sums = {spec: _sums(spec, data) for spec in drawn}
+    order, found = sorted(drawn, key=sums.__getitem__), dict[str, float]()
+    for part in parts(len(order), -(-len(order) // TRIED)):
+        alike = order[part]
+        tried = alike[len(alike) // 2]
+        found[tried] = sum(sums[spec] for spec in alike) / sums[tried] * len(specs) / len(drawn)
+    return found
+
+
+def _sums(spec: str, data: ImageData) -> int:
+    """Multiplications and additions that an image takes on its way through a network."""
+    found = 0
+
+    def see(layer: nn.Module, _: object, maps: object) -> None:
+        nonlocal found
+        if isinstance(layer, nn.Conv2d | nn.Linear) and isinstance(maps, Tensor):
+            found += layer.weight.numel() * maps.numel() // layer.weight.shape[0]
+
+    with torch.device("meta"), torch.no_grad():
+        network = networks.build(spec, channels=data.channels, size=data.size, num_classes=data.num_classes)
+        for layer in network.modules():
+            layer.register_forward_hook(see)
+        network(torch.empty(1, data.channels, data.size, data.size))
+    return found
 
 
 def _of_training(protocol: Protocol, num: int) -> int:
@@ -97,60 +133,55 @@ def _of_training(protocol: Protocol, num: int) -> int:
     return BACK * protocol.nets * images
 
 
-def _of_making(recipe: Recipe, data: ImageData, *, real: bool) -> dict[str, int]:
-    """real: with the real images, which other sizes of a set may have been matched with at once."""
-    num = recipe.ipc * data.num_classes
+def _of_making(recipe: Recipe, data: ImageData, share: float, *, real: bool) -> Counter[str]:
+    """share: of the classes. real: with the real images, which other sizes of a set may have been matched with at
+    once."""
+    num, most = round(share * recipe.ipc * data.num_classes), round(share * len(data))
     match recipe:
         case DistributionRecipe():
-            return {recipe.network: recipe.iterations * (real * _of_each_class(data, recipe.batch) + BACK * num)}
+            images = real * _of_each_class(data, share, recipe.batch) + BACK * num
+            return Counter({recipe.network: recipe.iterations * images})
         case GradientRecipe():
-            matched = BACK * _of_each_class(data, recipe.batch) + AGAIN * num
+            matched = BACK * _of_each_class(data, share, recipe.batch) + AGAIN * num
             between = recipe.loops[1] * BACK * num
-            return {recipe.network: recipe.image_steps * (matched + between)}
+            return Counter({recipe.network: recipe.image_steps * (matched + between)})
         case UnrolledRecipe():
             # Every step's share of the set goes there and back twice, since it is forgotten in between.
-            share = max(num // recipe.steps, data.num_classes)
-            unrolled = recipe.steps * recipe.epochs * (BACK + AGAIN) * share
-            return {recipe.network: recipe.iterations * (unrolled + BACK * min(recipe.batch, len(data)))}
+            each = max(num // recipe.steps, round(share * data.num_classes))
+            unrolled = recipe.steps * recipe.epochs * (BACK + AGAIN) * each
+            return Counter({recipe.network: recipe.iterations * (unrolled + BACK * min(recipe.batch, most))})
         case LabelRecipe():
-            return {recipe.network: recipe.iterations * (min(recipe.batch, len(data)) + num)}
-    return {}
+            return Counter({recipe.network: recipe.iterations * (min(recipe.batch, most) + num)})
+    return Counter()
 
 
-def _of_each_class(data: ImageData, batch: int) -> int:
-    """Real images of all classes, so many of each that has as many."""
-    return sum(min(batch, count) for count in data.class_counts)
+def _of_each_class(data: ImageData, share: float, batch: int) -> int:
+    """Real images of such a share of the classes, so many of each that has as many."""
+    return round(share * sum(min(batch, count) for count in data.class_counts))
 
 
 def _seconds_each(spec: str, data: ImageData, place: Place) -> float:
-    """What an image forward through this network takes, in a training step of as many as are soon done.
+    """What an image forward through this network takes, in a training step: in three stretches of them the fastest,
+    if that is soon, and not in the first, which begins slowly.
 
     On a GPU it is the most that it takes: side by side, in larger batches and compiled, networks are faster.
     """
     fitting = PIXELS.get(place.device.type, FEW_PIXELS) // data.size**2
-    num = min(max(fitting, 1), MOST, len(data))
     if place.device.type != "cuda":
-        one = _seconds_of_step(spec, data, 1, place)
-        num = min(num, int(ENOUGH / one))
-        if num < 2:
-            return one / BACK
-    return _seconds_of_step(spec, data, num, place) / (BACK * num)
-
-
-def _seconds_of_step(spec: str, data: ImageData, num: int, place: Place) -> float:
-    """What a training step of so many images takes: in three stretches the fastest, if that is soon."""
+        fitting = min(fitting, max(SUMS // _sums(spec, data), FEWEST))
+    num = min(max(fitting, 1), MOST, len(data))
     stretch = STRETCH.get(place.device.type, 1)
     some = dataclasses.replace(data, images=data.images[:num], labels=data.labels[:num], known_fingerprint="")
-    protocol = Protocol(network=spec, nets=1, batch=num, steps=3 * stretch)
+    protocol = Protocol(network=spec, nets=1, batch=num, steps=4 * stretch)
     trainer = Trainer(spec, TrainingSet.of(some, place.device), protocol, place, compiling=False)
-    trainer.ready()  # kernels are built and steps captured, which takes longer than many of them
-    seconds, began = [], time.monotonic()
+    seconds, began = list[float](), 0.0
     for done in trainer.training(0, "estimate"):
         if done % stretch == 0:
             trainer.is_finite()  # which waits for the device
-            seconds.append(time.monotonic() - began)
-            if seconds[-1] > ENOUGH:
+            if began:
+                seconds.append(time.perf_counter() - began)
+            if seconds and seconds[-1] > ENOUGH:
                 break
-            began = time.monotonic()
+            began = time.perf_counter()
     trainer.release()
-    return min(seconds) / stretch
+    return min(seconds) / (BACK * num * stretch)

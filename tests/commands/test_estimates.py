@@ -15,7 +15,9 @@ from condenset.plans import Plan
 from condenset.progress import Silent
 from condenset.runs import Run
 from condenset.train import Trainer
+from condenset.types import Splits, of_classes
 from condenset.workflow import _work, execute
+from plain import tiny_data
 
 
 class Foretold(Silent):
@@ -75,16 +77,33 @@ def test_the_images_foretold_go_through_networks(
 
 
 def test_of_many_networks_some_stand_for_the_others() -> None:
-    plan, space = plan_of(), search_space(32)
-    (work, *_) = works(plan)
-    few, many = (
-        estimates.passes([work._replace(recipe=None, networks=tuple(some))], SPLITS) for some in (space[:7], space)
+    space, data = search_space(16), tiny_data([2, 2], size=16)
+    (work, *_), splits = works(plan_of()), Splits(train=data, test=data)
+    few, many, half = (
+        estimates.passes([work._replace(recipe=None, networks=tuple(some), left=left)], splits)
+        for some, left in ((space[:7], 1), (space[::2], 1), (space[::2], 0.5))
     )
     assert list(few) == space[:7] and len(set(few.values())) == 1
-    assert sum(many.values()) == pytest.approx(720 / 7 * sum(few.values()))
-    assert len(many) == 7 and max(many.values()) / min(many.values()) == pytest.approx(1, abs=0.01)
-    for choices in (("width=32", "width=256"), ("depth=1", "depth=4"), ("pooling='none'", "pooling='max'")):
-        assert all(any(choice in spec for spec in many) for choice in choices)
+    assert len(many) == estimates.TRIED and many.keys() <= set(space)
+    assert sum(half.values()) == pytest.approx(sum(many.values()) / 2, rel=0.01)
+    images = few[space[0]]
+    wanted = images * sum(estimates._sums(spec, data) for spec in space[::2])
+    assert sum(num * estimates._sums(spec, data) for spec, num in many.items()) == pytest.approx(wanted, rel=0.25)
+
+
+def test_multiplications_of_a_network() -> None:
+    sums = estimates._sums("convnet(width=8, depth=2)", tiny_data([1, 1, 1], size=16))
+    assert sums == 16 * 16 * 3 * 9 * 8 + 8 * 8 * 8 * 9 * 8 + 4 * 4 * 8 * 3
+
+
+@pytest.mark.parametrize("method", ["dm", "dc", "dd", "ld", "herding"])
+def test_part_of_the_classes_is_as_those_classes_alone(method: str) -> None:
+    names = SPLITS.train.class_names
+    recipe: dict[str, object] = {"epochs": 3} if method == "herding" else {"iterations": 30, "batch": 5}
+    (work, *_) = works(plan_of(methods=(method,), recipe=recipe, protocol={}))
+    part = work._replace(protocol=None, share=1 / len(names))
+    one = Splits(train=of_classes(SPLITS.train, names[:1]), test=SPLITS.test)
+    assert estimates.passes([part], SPLITS) == estimates.passes([part._replace(share=1)], one)
 
 
 @pytest.mark.parametrize("method", ["dc", "dsa", "dd", "dm", "ld", "herding"])
@@ -135,19 +154,18 @@ def test_a_set_that_is_made_is_not_foretold(tmp_path: Path) -> None:
     assert _work(plan, job, SPLITS, tmp_path) == estimates.Work(None, plan.protocol, 2)
 
 
-@pytest.mark.parametrize(("enough", "steps"), [(0.0, [1]), (1000.0, [1] * 3 + [12] * 3)])
-def test_a_long_step_is_tried_once_on_one_image(
-    enough: float, steps: list[int], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("enough", "steps"), [(0.0, 2), (1000.0, 4)])
+def test_a_long_step_is_timed_once_and_the_first_never(
+    enough: float, steps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken, step = list[int](), Trainer._step
     monkeypatch.setattr(Trainer, "_step", lambda self, ahead: (taken.append(len(ahead)), step(self, ahead))[1])
     monkeypatch.setattr(estimates, "ENOUGH", enough)
     assert estimates._seconds_each(NETWORK, SPLITS.train, CPU) > 0
-    assert taken == steps
-    taken.clear()
-    monkeypatch.setattr(estimates, "FEW_PIXELS", 1)
+    assert taken == [12] * steps
+    monkeypatch.setattr(estimates, "SUMS", 1)
     estimates._seconds_each("convnet(width=8, depth=1, norm='batch')", SPLITS.train, CPU)
-    assert set(taken) == {1}  # of large images, one
+    assert taken == [12] * steps + [estimates.FEWEST] * steps  # through a heavy network, few
 
 
 def test_where_there_is_no_memory_to_try_nothing_is_foretold(monkeypatch: pytest.MonkeyPatch) -> None:

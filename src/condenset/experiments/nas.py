@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from condenset.data.validation import split_off
@@ -43,9 +43,9 @@ def search_architectures(lab: Lab) -> Outcome:
     (ipc,) = lab.ipcs(tiny=(2,), small=(50,), paper=(50,))
     lab.check_enough(ipc, train)
     whole_protocol = _whole_protocol(lab, protocol)
-    least = lab.at(tiny=3, small=10, paper=1)
     recipes = {method: lab.recipe(method, ipc, train) for method in lab.methods}
-    _foretell(lab, recipes, space, protocol, whole_protocol, least)
+    num_top = max(lab.at(tiny=3, small=10, paper=1), math.ceil(TOP * len(space)))
+    _foretell(lab, train, recipes, space, protocol, whole_protocol, num_top)
     storage, found, condensing = dict[str, int](), dict[str, Record](), dict[str, float]()
     for method, recipe in recipes.items():
         small = lab.condensed(method, method, recipe, train)
@@ -54,7 +54,7 @@ def search_architectures(lab: Lab) -> Outcome:
     if EARLY in lab.wishes.beside:
         early = _stopped_early(protocol, storage[lab.methods[0]])
         found[EARLY] = _searched(lab, f"{EARLY}-search", space, train, validation, early)
-    tops = {name: _top(record, least) for name, record in found.items()}
+    tops = {name: _top(record, num_top) for name, record in found.items()}
     chosen = {row["name"] for top in tops.values() for row in top}
     candidates = [spec for spec in space if spec in chosen]
     whole = _searched(lab, "whole-search", candidates, train, validation, whole_protocol)
@@ -69,22 +69,23 @@ def search_architectures(lab: Lab) -> Outcome:
 
 
 def _foretell(
-    lab: Lab, recipes: Mapping[str, Recipe], space: Sequence[str], proxy: Protocol, whole: Protocol, least: int
+    lab: Lab,
+    train: ImageData,
+    recipes: Mapping[str, Recipe],
+    space: Sequence[str],
+    proxy: Protocol,
+    whole: Protocol,
+    num_top: int,
 ) -> None:
-    """Say how long it takes: the most networks that can be at the top, and the last of the space, which are wide."""
-    sets = {method: lab.work(recipe) for method, recipe in recipes.items()}
-    searches = {f"{name}-search": Work(None, proxy, work.num) for name, work in sets.items()}
+    """Say how long it takes, if every search puts other networks at its top, and these are as heavy as the others."""
+    sets, searched = {method: lab.work(recipe) for method, recipe in recipes.items()}, tuple(space)
+    searches = {f"{name}-search": Work(None, proxy, work.num, networks=searched) for name, work in sets.items()}
     if EARLY in lab.wishes.beside:
-        num = sets[lab.methods[0]].num
-        searches[f"{EARLY}-search"] = Work(None, _stopped_early(proxy, num), len(lab.splits.train))
-    top = tuple(space[-len(searches) * _num_top(space, least) :])
-    lab.expect(
-        {
-            **sets,
-            **{name: work._replace(networks=tuple(space)) for name, work in searches.items()},
-            "whole-search": Work(None, whole, len(lab.splits.train), networks=top),
-        }
-    )
+        early = _stopped_early(proxy, sets[lab.methods[0]].num)
+        searches[f"{EARLY}-search"] = Work(None, early, len(train), networks=searched)
+    several = min(len(searches) * num_top, len(space)) / len(space)
+    top = Work(None, whole, len(train), networks=searched, left=several)
+    lab.expect({**sets, **searches, "whole-search": top})
 
 
 def _space(lab: Lab) -> list[str]:
@@ -131,13 +132,9 @@ def _searched(
     return lab.remembered(name, compute, ("rows", "seconds"), space=space, protocol=dataclasses.asdict(protocol))
 
 
-def _top(record: Mapping[str, Any], least: int) -> list[Record]:
+def _top(record: Mapping[str, Any], num: int) -> list[Record]:
     """The best rows of a ranking, best first; none that could not be trained."""
-    return [row for row in record["rows"][: _num_top(record["rows"], least)] if not row["reason"]]
-
-
-def _num_top(space: Sized, least: int) -> int:
-    return max(least, math.ceil(TOP * len(space)))
+    return [row for row in record["rows"][:num] if not row["reason"]]
 
 
 def _compared(name: str, top: Sequence[Record], found: Record, whole: Record) -> Record:

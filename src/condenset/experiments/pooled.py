@@ -34,28 +34,26 @@ def networks(lab: Lab) -> Outcome:
     recipe = lab.recipe("dm", ipcs[0])
     assert isinstance(recipe, DistributionRecipe)
     folder = recipe.pool or str(_pool_folder(lab))
-    num, protocol = _training(lab, recipe)
-    training = Work(None, dataclasses.replace(protocol, nets=num), len(lab.splits.train))
-    own = {} if recipe.pool else {"pool": training}
 
     def recipes(group: str, end: str) -> dict[str, Recipe]:
         fields: dict[str, Any] = {"pool": "", "group": "all"} if group == RANDOM else {"pool": folder, "group": group}
         return {f"dm-{ipc}-{group}{end}": lab.recipe("dm", ipc, **fields) for ipc in ipcs}
 
-    def expect(groups: Iterable[str]) -> None:
+    def expect(groups: Iterable[str], **beside: Work) -> None:
         def works(end: str) -> dict[str, Work]:
             found = [(name, recipe) for group in groups for name, recipe in recipes(group, end).items()]
             return {name: lab.work(recipe, lab.protocol()) for name, recipe in found}
 
-        lab.expect_sets(works, **own)
+        lab.expect_sets(works, **beside)
 
-    if own and not lab.is_done("pool"):
-        expect([RANDOM, *group_names(EDGES), "all"])  # at most
-        lab.num_parts = 0
+    training = {} if recipe.pool else {"pool": _training(lab, recipe)}
+    if training and not lab.is_done("pool"):
+        expect([RANDOM, *group_names(EDGES), "all"], **training)
+        lab.num_parts = 0  # groups may be empty
     pool = _pool(lab, recipe)
     sizes: dict[str, int | None] = {RANDOM: None, **pool.group_sizes()}
     groups = [name for name, size in sizes.items() if size != 0]
-    expect(groups)
+    expect(groups, **training)
 
     def made(group: str, end: str) -> list[CondensedSet]:
         return list(lab.condensed_sizes("dm", recipes(group, end)).values())
@@ -87,7 +85,14 @@ def networks(lab: Lab) -> Outcome:
     )
 
 
-def _training(lab: Lab, recipe: DistributionRecipe) -> tuple[int, Protocol]:
+def _training(lab: Lab, recipe: DistributionRecipe) -> Work:
+    """Of the networks that the pool still lacks."""
+    num, protocol = _wanted(lab, recipe)
+    known = len(list(_pool_folder(lab).glob("*.safetensors")))
+    return Work(None, dataclasses.replace(protocol, nets=num), len(lab.splits.train), left=max(0, 1 - known / num))
+
+
+def _wanted(lab: Lab, recipe: DistributionRecipe) -> tuple[int, Protocol]:
     """How many networks a pool has, and how they are trained, if none was wished for."""
     num, epochs = lab.at(tiny=(2, 20), small=(20, 20), paper=(1000, 30))
     return num, pool_protocol(lab.splits.train, network=recipe.network, epochs=epochs)
@@ -100,7 +105,7 @@ def _pool(lab: Lab, recipe: DistributionRecipe) -> Pool:
         given = Pool.load(recipe.pool)
         given.check_fits(recipe.network, data)
         return given
-    (num, protocol), folder = _training(lab, recipe), _pool_folder(lab)
+    (num, protocol), folder = _wanted(lab, recipe), _pool_folder(lab)
 
     def compute(run: Run) -> Record:
         pool = fill_pool(data, folder, num, protocol, EDGES, run)
