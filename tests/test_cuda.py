@@ -270,4 +270,4 @@ def test_to_build_kernels_is_not_what_a_step_takes(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(estimates, "ENOUGH", 0.4)
     data = tiny_data([10, 20])
     assert estimates._seconds_each(NETWORK, data, Place.best(GPU)) * 3 * len(data) * estimates.STRETCH[GPU] < 0.4
-    assert len(waits) == 3
+    assert len(waits) == 4
