@@ -175,6 +175,19 @@ def test_soft_labels_are_merged_by_class() -> None:
     torch.testing.assert_close(memory.set.labels.sum(1), torch.ones(6))
 
 
+def test_a_memorys_file_is_scored_on_the_classes_that_it_has(tmp_path: Path) -> None:
+    data, test = tiny_data([6, 6, 6]), tiny_data([5, 6, 7], seed=1)
+    memory = tiny_memory("random")
+    memory.add(of_classes(data, ["class 2", "class 0"]))
+    memory.save(tmp_path / "a.safetensors")
+    small = cs.CondensedSet.load(tmp_path / "a.safetensors")
+    fields = {"network": "convnet(width=8, depth=2)", "nets": 1, "epochs": 5, "device": "cpu"}
+    assert cs.evaluate(small, test, **fields).accuracies == cs.evaluate(small, memory.seen(test), **fields).accuracies
+    other = dataclasses.replace(small, provenance={})
+    with pytest.raises(cs.UserError, match="must have the test data's 3 classes, but got 2"):
+        cs.evaluate(other, test, **fields)
+
+
 @pytest.mark.parametrize("method", ["random", "ld"])
 def test_saved_and_loaded_it_goes_on_alike(method: str, tmp_path: Path) -> None:
     data = tiny_data([6, 6, 6])

@@ -20,6 +20,7 @@ from condenset.evaluation import digest_of, protocol_for, score
 from condenset.recipes import Protocol
 from condenset.runs import Run
 from condenset.train import Trainer, TrainingSet, side_by_side
+from condenset.types import of_classes
 from plain import augment_class, tiny_data
 
 CPU = Place.best("cpu")
@@ -286,6 +287,17 @@ def test_classes_of_another_name_are_refused_but_nameless_ones_fit() -> None:
     numbered = dataclasses.replace(data, class_names=("0", "1"))
     fields = {"network": "convnet(width=8, depth=2)", "nets": 1, "epochs": 0, "device": "cpu"}
     assert len(cs.evaluate(data, numbered, **fields).accuracies) == 1
+
+
+@pytest.mark.parametrize("names", [("a", "b", "c"), ("0", "1", "2")])
+def test_classes_in_another_order_are_matched_by_name(names: tuple[str, ...]) -> None:
+    data = dataclasses.replace(tiny_data([12, 12, 12]), class_names=names)
+    test = dataclasses.replace(tiny_data([5, 6, 7], seed=1), class_names=names)
+    turned = of_classes(test, names[::-1])
+    fields = {"network": "convnet(width=8, depth=2)", "nets": 1, "epochs": 5, "device": "cpu"}
+    assert cs.evaluate(data, turned, **fields).accuracies == cs.evaluate(data, test, **fields).accuracies
+    ranked = [cs.rank(["convnet(width=8, depth=2)"], data, each, epochs=5, device="cpu") for each in (test, turned)]
+    assert ranked[0].rows[0].accuracy == ranked[1].rows[0].accuracy
 
 
 def test_the_public_name_is_the_function_even_when_its_module_was_imported_first() -> None:

@@ -23,7 +23,7 @@ from condenset.progress import Shown
 from condenset.recipes import Protocol
 from condenset.runs import Run, is_share, reported
 from condenset.train import Trainer, TrainingSet, dealt, side_by_side, together
-from condenset.types import CondensedSet, ImageData, Scores, check_data, check_set
+from condenset.types import CondensedSet, ImageData, Scores, check_data, check_set, of_classes
 
 MOST_PARAMETERS = 100_000_000  # of a network that nobody named but a set's file: nine times those of ResNet-18
 
@@ -77,7 +77,7 @@ def learned_with(small: CondensedSet) -> str | None:
 
 def score(small: CondensedSet | ImageData, test: ImageData, protocol: Protocol, run: Run, text: str = "") -> Scores:
     """Score a set within a run: networks that were tested before a stop are not trained again, others go on."""
-    check_match(small, test)
+    test = matched(small, test)
     began, work = time.monotonic(), _Scoring(small, test, protocol, run)
     trainers, groups = work.plan()
     with reported(run, text or "training networks", protocol.nets * work.num_steps, work.num_done):
@@ -193,17 +193,25 @@ def seen_as(small: CondensedSet | ImageData, test: ImageData, device: torch.devi
     return TrainingSet.of(dataclasses.replace(test, mean=small.mean, std=small.std), device)
 
 
-def check_match(small: CondensedSet | ImageData, test: ImageData) -> None:
-    """Refuse a set that is not of the test data's shape and classes; warn where that is taken on trust."""
+def matched(small: CondensedSet | ImageData, test: ImageData) -> ImageData:
+    """The test images, labelled as the set labels its own: classes of the same names may come in another order, and
+    those that a memory has not seen are left out.
+
+    A set that is not of their shape and classes is refused; a warning is where that is taken on trust.
+    """
     mine, theirs = tuple(small.images.shape[1:]), tuple(test.images.shape[1:])
     if mine != theirs:
         hint = f"; a folder of images is read at that size with --size {mine[-1]}" if mine[0] == theirs[0] else ""
         raise UserError(f"the set's images must have the shape of the test images {theirs}, but got {mine}{hint}")
+    if small.class_names == test.class_names:
+        return test
+    is_memory = isinstance(small, CondensedSet) and "memory" in small.provenance
+    mine_named, named = set(small.class_names), set(test.class_names)
+    if mine_named == named or (is_memory and mine_named < named):
+        return of_classes(test, small.class_names)
     if small.num_classes != test.num_classes:
         raise UserError(f"the set must have the test data's {test.num_classes} classes, but got {small.num_classes}")
     numbers = tuple(map(str, range(test.num_classes)))  # what classes are called where nobody named them
-    if small.class_names == test.class_names:
-        return
     if numbers not in (small.class_names, test.class_names):
         own, wanted = next((a, b) for a, b in zip(small.class_names, test.class_names, strict=True) if a != b)
         raise UserError(f"the set's classes must be the test data's: where that has {wanted!r}, it has {own!r}")
@@ -214,3 +222,4 @@ def check_match(small: CondensedSet | ImageData, test: ImageData) -> None:
             "the same in their order",
             stacklevel=2,
         )
+    return test

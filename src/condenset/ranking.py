@@ -23,7 +23,7 @@ from condenset.data.validation import split_off
 from condenset.engine import Place
 from condenset.engine.memory import parts
 from condenset.errors import UserError, check, check_kind, one_line
-from condenset.evaluation import check_match, digest_of, seen_as
+from condenset.evaluation import digest_of, matched, seen_as
 from condenset.files import write_file
 from condenset.midway import Midway
 from condenset.presets import training_protocol
@@ -133,9 +133,7 @@ def search(
     also: images by name to measure on as well, such as the test's, which have no say in the order.
     """
     named = by_name(architectures, validation.size, kept=run.folder is not None)
-    looks = {"": validation, **(also or {})}
-    for images in looks.values():
-        check_match(small, images)
+    looks = {name: matched(small, images) for name, images in {"": validation, **(also or {})}.items()}
     work = _Search(named, small, looks, protocol, run)
     with reported(run, text or "ranking architectures", len(named) * protocol.nets, work.num_done):
         for group in _groups(list(named), named, run.place):  # the same after a stop, whatever is done by then
