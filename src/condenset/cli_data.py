@@ -34,8 +34,11 @@ def data_list(data_dir: DataDir = None, as_json: AsJson = False) -> None:
 def data_get(name: str, data_dir: DataDir = None) -> None:
     """Download a dataset from its official address, checked; a broken download goes on where it stopped."""
     from condenset import data
+    from condenset.data.sources import require_source
 
-    print(f"{name} is in {data.get(name, data_dir)}")
+    place = data.get(name, data_dir)
+    bundled = data.SOURCES[require_source(name)].bundled
+    print(f"{name} comes with scikit-learn: there is nothing to get" if bundled else f"{name} is in {place}")
 
 
 @app.command("check")

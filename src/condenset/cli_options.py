@@ -61,7 +61,7 @@ Memory = Annotated[
     str | None,
     typer.Option(
         help="What data, images and the classes that pass together may take at most, such as 4GiB or 512M "
-        "(default: what keeps the device busy, at most what is free)."
+        "(default: what keeps the device busy, at most what is free; of a resumed run, what it had)."
     ),
 ]
 Nets = Annotated[

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
@@ -12,7 +13,7 @@ import pytest
 import torch
 from data_files import Refused, make_classes, write_cifar10
 
-from condenset.data import check_files, describe, from_arrays, import_data, load
+from condenset.data import SOURCES, check_files, describe, from_arrays, import_data, load
 from condenset.data.imported import map_npy
 from condenset.errors import UserError
 from condenset.files import held
@@ -41,8 +42,11 @@ def test_an_imported_set_is_the_set(tmp_path: Path, imported: Path) -> None:
     assert plain.shape == (12, 3, 8, 8) and (np.diff(np.load(imported / "train-labels.npy")) >= 0).all()
 
 
-def test_a_known_set_keeps_its_constants(tmp_path: Path) -> None:
+def test_a_known_set_keeps_its_constants(tmp_path: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
     write_cifar10(tmp_path / "cifar-10-batches-py")
+    with refused("cifar10 must have 50000 train and 10000 test images, but got 100 and 20"):
+        import_data("cifar10", "small", data_dir=tmp_path)
+    monkeypatch.setitem(SOURCES, "cifar10", dataclasses.replace(SOURCES["cifar10"], num_train=100, num_test=20))
     import_data("cifar10", "small", data_dir=tmp_path)
     small, direct = load("small", data_dir=tmp_path), load("cifar10", data_dir=tmp_path)
     assert small.train.std == direct.train.std == (0.2023, 0.1994, 0.2010)

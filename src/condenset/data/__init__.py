@@ -140,13 +140,23 @@ def import_data(
     target = imported_folder(data_folder(data_dir), name)
     if target.exists() and not overwrite:
         raise UserError(f"{target} exists already; choose another name, or --overwrite it (overwrite=True in Python)")
-    opened = source if isinstance(source, Splits) else _open(source, data_folder(data_dir), size)[0]
+    opened, known = (source, "") if isinstance(source, Splits) else _open(source, data_folder(data_dir), size)
     _check_fits(opened, name, size)
     raw = raw_of(opened) if isinstance(opened, Splits) else opened
+    if opened is raw:
+        _check_whole(raw, known)
     if can_flip is not None:
         raw = dataclasses.replace(raw, can_flip=can_flip)
     write_imported(raw, target, overwrite=overwrite)
     return target
+
+
+def _check_whole(raw: Raw, name: str) -> None:
+    """Refuse a dataset by this name, if it is a known one, that has not all of its images."""
+    known, counts = SOURCES.get(name), (raw.train.shape[0], raw.test.shape[0])
+    if known is not None and counts != (known.num_train, known.num_test):
+        wanted = f"{known.num_train} train and {known.num_test} test images"
+        raise UserError(f"{name} must have {wanted}, but got {counts[0]} and {counts[1]} in {raw.source}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,18 +190,16 @@ def check_files(name_or_path: PathLike, *, data_dir: PathLike | None = None, siz
     if isinstance(opened, Splits):
         verify_imported(opened)
     known = SOURCES.get(name) if opened is raw else None
-    counts = (raw.train.shape[0], raw.test.shape[0])
-    if known is not None and counts != (known.num_train, known.num_test):
-        wanted = f"{known.num_train} train and {known.num_test} test images"
-        raise UserError(f"{name} must have {wanted}, but got {counts[0]} and {counts[1]} in {raw.source}")
+    if known is not None:
+        _check_whole(raw, name)
     measured = stats.result()
     if known is not None and known.mean and max(map(abs, map(sub, known.mean, measured[0]))) > SAME_MEAN:
         means = [" ".join(f"{value:.3f}" for value in values) for values in (known.mean, measured[0])]
         raise UserError(f"the pixels of {name} must have the mean {means[0]}, but got {means[1]}: another dataset?")
     return Report(
         name=name,
-        num_train=counts[0],
-        num_test=counts[1],
+        num_train=raw.train.shape[0],
+        num_test=raw.test.shape[0],
         num_classes=len(raw.class_names),
         shape=raw.train.shape[1:],
         mean=raw.mean or measured[0],
