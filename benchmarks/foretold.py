@@ -1,6 +1,6 @@
 """How long runs take beside what was foretold of them; nothing is kept.
 
-    python benchmarks/foretold.py                                # digits on 2 CPU cores, four minutes
+    python benchmarks/foretold.py                                # digits on 2 CPU cores, a minute and a half
     python benchmarks/foretold.py cifar10 --device cuda --ipc 50 --iterations 3000 --nets 5 --epochs 1000
     python benchmarks/foretold.py cifar10 --method dm --ipc 1 --iterations 2 --epochs 1 --nets 1
 
