@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from shell import TINY_NETWORK, Condenset, names, tree
+import pytest
+from shell import TINY_NETWORK, Condenset, names, tree, write_npz
 
 from condenset import CondensedSet, Pool
 
@@ -39,6 +40,21 @@ def test_a_pool_is_trained_once_and_matching_draws_from_it(condenset: Condenset,
     assert small.provenance["pool"]["fingerprint"] == Pool.load("p").fingerprint
     assert small.provenance["recipe"]["pool"] == str(tmp_path / "p")
     assert "group=all" in condenset("show", "c").out
+
+
+@pytest.mark.filterwarnings("always:the networks of")
+def test_a_pool_of_other_images_is_warned_of_once(
+    condenset: Condenset, toy: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    assert condenset("networks", "train-pool", toy, "--out", "p", *POOL).code == 0
+    write_npz(Path("other.npz"), seed=1)
+    made = condenset(
+        "condense", "other.npz", "--ipc", 1, "--iterations", 2, "--set", "pool=p", *TINY_NETWORK, "--out", "c"
+    )
+    assert made.code == 0 and not recwarn.list  # which would be shown with the place in the code
+    assert [line for line in made.err.splitlines() if "trained on other images" in line] == [
+        f"condenset: warning: the networks of {Path.cwd() / 'p'} were trained on other images than these"
+    ]
 
 
 def test_mistakes_are_one_line(condenset: Condenset, toy: Path, tmp_path: Path) -> None:
