@@ -31,12 +31,15 @@ METHODS = ("random", "herding", "dm", "dc", "dsa", "dd", "ld")
 ITERATIONS = {"dm": 200, "dc": 2, "dsa": 2, "dd": 20, "ld": 200}  # a few seconds on digits
 
 
-def row_of(method: str, splits: Splits, place: Place, name: str, ipc: int, fields: dict[str, Any]) -> tuple[str, ...]:
-    iterations = fields.pop("iterations") or ITERATIONS.get(method)
+def row_of(
+    method: str, splits: Splits, place: Place, ipc: int, iterations: int | None, protocol: dict[str, Any]
+) -> tuple[str, ...]:
+    iterations = iterations or ITERATIONS.get(method)
     has = "iterations" in {field.name for field in dataclasses.fields(RECIPES[method])}
     recipe = {"iterations": iterations} if has and iterations else {}
-    wishes = Wishes(methods=(method,), ipcs=(ipc,), recipe=recipe, protocol=fields, whole=False)
-    plan = make_plan(splits.train, wishes, dataset=name, seed=0, device=str(place.device), precision=place.precision)
+    wishes = Wishes(methods=(method,), ipcs=(ipc,), recipe=recipe, protocol=protocol, whole=False)
+    where = {"device": str(place.device), "precision": place.precision}
+    plan = make_plan(splits.train, wishes, dataset=splits.train.name, seed=0, **where)
     (job,), num = plan.jobs, ipc * splits.train.num_classes
     began = time.perf_counter()
     foretold = [
@@ -67,11 +70,8 @@ def main(
     """Print a row for each method."""
     place, splits = Place.best(device, precision), cs.load(dataset)
     print(f"{place.hardware}, torch {torch.__version__}, {place.precision}, {dataset}, {ipc} images a class")
-    rows = []
-    for each in method or METHODS:
-        fields = {"iterations": iterations, "nets": nets, "epochs": epochs}
-        rows.append(row_of(each, splits, place, dataset, ipc, fields))
-    print_table(COLUMNS, rows)
+    protocol = {"nets": nets, "epochs": epochs}
+    print_table(COLUMNS, [row_of(each, splits, place, ipc, iterations, protocol) for each in method or METHODS])
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ The unit is an image forward through a network. Back again takes twice as long; 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import random
 import time
 from collections import Counter
@@ -110,6 +111,11 @@ def _some(specs: Sequence[str], data: ImageData) -> dict[str, float]:
 
 def _sums(spec: str, data: ImageData) -> int:
     """Multiplications and additions that an image takes on its way through a network."""
+    return _sums_of(spec, data.channels, data.size, data.num_classes)
+
+
+@functools.lru_cache(maxsize=1024)  # every search of a space asks for the same
+def _sums_of(spec: str, channels: int, size: int, num_classes: int) -> int:
     found = 0
 
     def see(layer: nn.Module, _: object, maps: object) -> None:
@@ -118,10 +124,10 @@ def _sums(spec: str, data: ImageData) -> int:
             found += layer.weight.numel() * maps.numel() // layer.weight.shape[0]
 
     with torch.device("meta"), torch.no_grad():
-        network = networks.build(spec, channels=data.channels, size=data.size, num_classes=data.num_classes)
+        network = networks.build(spec, channels=channels, size=size, num_classes=num_classes)
         for layer in network.modules():
             layer.register_forward_hook(see)
-        network(torch.empty(1, data.channels, data.size, data.size))
+        network(torch.empty(1, channels, size, size))
     return found
 
 

@@ -54,6 +54,12 @@ def test_a_known_set_keeps_its_constants(tmp_path: Path, refused: Refused, monke
     assert not load(import_data("digits", "numbers", data_dir=tmp_path)).train.can_flip
 
 
+def test_a_folder_of_ones_own_may_have_the_name_of_a_known_set(tmp_path: Path) -> None:
+    make_classes(tmp_path / "mnist" / "train")
+    assert load(import_data(tmp_path / "mnist", "mine", data_dir=tmp_path)).train.name == "mine"
+    assert check_files(tmp_path / "mnist").name == "mnist"
+
+
 def test_pixels_stay_on_disk_and_the_file_cannot_be_changed(imported: Path) -> None:
     before = (imported / "train-images.npy").read_bytes()
     images = load("mine").train.images

@@ -69,8 +69,7 @@ def _open(name_or_path: PathLike, folder: Path, size: int | None) -> tuple[Raw |
     check_kind(name_or_path, (str, os.PathLike), "a dataset must be a name or a path")
     text = os.fspath(name_or_path)
     check(text != "", "a dataset must be a name or a path", text)
-    is_name = isinstance(name_or_path, str) and not {"/", os.sep} & set(text) and text not in (".", "..", "~")
-    key = find_source(text) if is_name else None
+    is_name, key = isinstance(name_or_path, str) and _is_name(text), _known(name_or_path)
     opened: Raw | Splits
     if key is not None:
         opened, name = _open_source(key, folder, size), key
@@ -140,21 +139,31 @@ def import_data(
     target = imported_folder(data_folder(data_dir), name)
     if target.exists() and not overwrite:
         raise UserError(f"{target} exists already; choose another name, or --overwrite it (overwrite=True in Python)")
-    opened, known = (source, "") if isinstance(source, Splits) else _open(source, data_folder(data_dir), size)
+    opened = source if isinstance(source, Splits) else _open(source, data_folder(data_dir), size)[0]
     _check_fits(opened, name, size)
     raw = raw_of(opened) if isinstance(opened, Splits) else opened
-    if opened is raw:
-        _check_whole(raw, known)
+    if not isinstance(source, Splits) and (key := _known(source)):
+        _check_whole(raw, key)
     if can_flip is not None:
         raw = dataclasses.replace(raw, can_flip=can_flip)
     write_imported(raw, target, overwrite=overwrite)
     return target
 
 
+def _known(name_or_path: PathLike) -> str | None:
+    """The key of the dataset that is asked for by its name; a path is nobody's but the user's, whatever its name."""
+    text = os.fspath(name_or_path)
+    return find_source(text) if isinstance(name_or_path, str) and _is_name(text) else None
+
+
+def _is_name(text: str) -> bool:
+    return not {"/", os.sep} & set(text) and text not in (".", "..", "~")
+
+
 def _check_whole(raw: Raw, name: str) -> None:
-    """Refuse a dataset by this name, if it is a known one, that has not all of its images."""
-    known, counts = SOURCES.get(name), (raw.train.shape[0], raw.test.shape[0])
-    if known is not None and counts != (known.num_train, known.num_test):
+    """Refuse a known dataset that has not all of its images."""
+    known, counts = SOURCES[name], (raw.train.shape[0], raw.test.shape[0])
+    if counts != (known.num_train, known.num_test):
         wanted = f"{known.num_train} train and {known.num_test} test images"
         raise UserError(f"{name} must have {wanted}, but got {counts[0]} and {counts[1]} in {raw.source}")
 
@@ -189,12 +198,13 @@ def check_files(name_or_path: PathLike, *, data_dir: PathLike | None = None, siz
     _visit(raw, name, stats.add)
     if isinstance(opened, Splits):
         verify_imported(opened)
-    known = SOURCES.get(name) if opened is raw else None
-    if known is not None:
-        _check_whole(raw, name)
+    mean = None
+    if key := _known(name_or_path):
+        _check_whole(raw, key)
+        mean = SOURCES[key].mean
     measured = stats.result()
-    if known is not None and known.mean and max(map(abs, map(sub, known.mean, measured[0]))) > SAME_MEAN:
-        means = [" ".join(f"{value:.3f}" for value in values) for values in (known.mean, measured[0])]
+    if mean and max(map(abs, map(sub, mean, measured[0]))) > SAME_MEAN:
+        means = [" ".join(f"{value:.3f}" for value in values) for values in (mean, measured[0])]
         raise UserError(f"the pixels of {name} must have the mean {means[0]}, but got {means[1]}: another dataset?")
     return Report(
         name=name,
