@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 import condenset as cs
 from condenset import networks
+from condenset.draws import make_key, permutation
 from condenset.engine import Place
 from condenset.methods import METHODS
 from condenset.methods.coreset import farthest_first, herd, most_forgotten
@@ -131,6 +133,16 @@ def test_equally_forgotten_images_are_drawn_by_the_seed() -> None:
     assert first == again
     assert first != other
     assert sorted(first) == sorted(other)
+
+
+def test_ties_go_by_what_a_class_is_known_as_wherever_it_stands() -> None:
+    data, recipe = tiny_data([20, 20]), tiny_recipe("forgetting", ipc=3, epochs=0, network_lr=1e-9)
+    known = dataclasses.replace(data, class_rows=(7, 3))
+    found = places_of(METHODS["forgetting"](known, recipe, Run(place=CPU)), data)
+    for number, row in enumerate(known.class_rows):
+        order = permutation(make_key(0, "forgetting"), row, 20)
+        chosen = (data.labels == number).nonzero()[:, 0][order[:3]]
+        assert sorted(found[3 * number : 3 * number + 3]) == sorted(chosen.tolist())
 
 
 @pytest.mark.parametrize(

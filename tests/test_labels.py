@@ -127,6 +127,26 @@ def test_learned_labels_lower_the_loss_on_images_and_networks_not_seen(norm: str
     assert held_out() < 0.95 * before
 
 
+@pytest.mark.parametrize(("norm", "most"), [("instance", 3), ("batch", 12)])
+def test_images_pass_a_few_at_a_time_but_for_batch_norm(monkeypatch: pytest.MonkeyPatch, norm: str, most: int) -> None:
+    monkeypatch.setattr("condenset.methods.labels.images_together", lambda *_: 3)
+    problem = Labels(
+        tiny_data([9, 9]),
+        recipe(network=f"convnet(width=8, depth=2, norm={norm!r})", batch=12),
+        Run(place=CPU),
+        [2, 2],
+    )
+    seen, forward = list[int](), problem.forward
+
+    def watched(views: dict[str, Tensor], images_NCHW: Tensor) -> Tensor:
+        seen.append(len(images_NCHW))
+        return forward(views, images_NCHW)
+
+    monkeypatch.setattr(problem, "forward", watched)
+    problem.step()
+    assert (max(seen), sum(seen)) == (most, 4 + 12)
+
+
 def test_bfloat16_features_are_solved_in_float32() -> None:
     coarse = Labels(tiny_data([9, 9]), recipe(), Run(place=Place.best("cpu", "bfloat16")), [2, 2])
     coarse.step()

@@ -142,5 +142,7 @@ def test_the_preset_learning_rate_lowers_the_distance(kernel: str, ipc: int) -> 
 def test_mistakes_are_one_line() -> None:
     with pytest.raises(cs.UserError, match=r"kernel must be one of linear, .* but got 'gaussian'"):
         PixelRecipe(ipc=1, kernel="gaussian")
+    with pytest.raises(cs.UserError, match=r"the linear kernel has no bandwidth: leave it out, but got 2\.0"):
+        PixelRecipe(ipc=1, bandwidth=2.0)
     with pytest.raises(cs.UserError, match="bandwidth must be a number, 0"):
         PixelRecipe(ipc=1, bandwidth=-1.0)

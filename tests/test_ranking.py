@@ -183,12 +183,22 @@ def test_mistakes_are_one_line(parts: tuple[cs.ImageData, cs.ImageData]) -> None
 
 def test_of_splits_the_test_images_are_not_looked_at(parts: tuple[cs.ImageData, cs.ImageData]) -> None:
     train, _ = parts
-    small = cs.condense(train, "random", ipc=4, device="cpu")
+    rest, held = cs.split_off(train)
+    small = cs.condense(rest, "random", ipc=4, device="cpu")
     rankings = [
         cs.rank([GOOD], small, cs.Splits(train=train, test=test), **FAST) for test in (train, tiny_data([2] * 3))
     ]
-    own = cs.rank([GOOD], small, cs.split_off(train)[1], **FAST)
+    own = cs.rank([GOOD], small, held, **FAST)
     assert len({ranking.best.accuracy for ranking in (*rankings, own)}) == 1
+
+
+def test_a_set_of_the_images_that_validate_is_warned_of_and_the_whole_of_them_refused() -> None:
+    splits = cs.Splits(train=tiny_data([12, 12]), test=tiny_data([2, 2]))
+    small = cs.condense(splits.train, "random", ipc=1, device="cpu")
+    with pytest.warns(UserWarning, match=r"made of images some of which will validate.*first part of cs\.split_off"):
+        cs.rank(["mlp(width=4)"], small, splits, epochs=0, device="cpu")
+    with pytest.raises(cs.UserError, match="validation images must be others"):
+        cs.rank(["mlp(width=4)"], tiny_data([12, 12]), splits, device="cpu")  # the same images, read again
 
 
 def test_beside_one_that_diverges_the_others_are_trained_once(
@@ -224,7 +234,7 @@ def test_the_seed_decides_which_images_validate(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(ranking, "split_off", split)
     data = tiny_data([12, 12])
-    small = cs.condense(data, "random", ipc=1, device="cpu")
+    small = cs.condense(tiny_data([4, 4], seed=1), "random", ipc=1, device="cpu")
     cs.rank(["mlp(width=4)"], small, cs.Splits(train=data, test=data), seed=5, epochs=0, device="cpu")
     assert seeds == [5]
 

@@ -62,6 +62,24 @@ def test_after_a_stop_only_the_rest_is_trained(
     assert trained == [GOOD]  # under other settings nothing is taken over
 
 
+def test_a_folder_of_others_is_left_alone(parts: tuple[cs.ImageData, cs.ImageData], tmp_path: Path) -> None:
+    train, validation = parts
+    for name, text in (("notes.txt", "mine"), (folders.RANKING, "mine"), (folders.EVENTS, '{"job": "soup"}')):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / name).write_text(text)
+        with pytest.raises(cs.UserError, match="is not empty and not a ranking: choose another folder"):
+            cs.rank([GOOD], train, validation, folder=folder, **FAST)
+        assert [(path.name, path.read_text()) for path in folder.iterdir()] == [(name, text)]
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "recipe.toml").write_text("# condenset 0.1.0")
+    first = cs.rank([GOOD], train, validation, folder=run, **FAST)  # a run may have its ranking beside it
+    assert json.loads((run / folders.RANKING).read_text())["rows"][0]["name"] == first.best.name
+    again = cs.rank([GOOD, BAD], train, validation, folder=run, **FAST)
+    assert len(again.rows) == 2
+
+
 def test_a_network_that_was_trained_before_a_stop_is_kept(
     parts: tuple[cs.ImageData, cs.ImageData], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

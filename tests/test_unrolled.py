@@ -261,7 +261,10 @@ def test_a_set_can_be_scored_by_its_own_steps() -> None:
 
     own = cs.evaluate(small, data, network="mlp(width=16)", nets=2, own_steps=True, device="cpu")
     assert own.accuracies[1] == trainer.accuracy(TrainingSet.of(data, CPU.device))
-    assert own.accuracies == cs.evaluate(small, data, nets=2, own_steps=True, epochs=3, device="cpu").accuracies
+    assert own.accuracies == cs.evaluate(small, data, nets=2, own_steps=True, device="cpu").accuracies
+    assert own.accuracies == cs.evaluate(small, data, **own.protocol, device="cpu").accuracies
+    with pytest.raises(cs.UserError, match="own_steps stands in place of epochs, augment: give the one or the other"):
+        cs.evaluate(small, data, own_steps=True, epochs=3, augment="flip", device="cpu")
 
 
 def test_own_steps_are_taken_in_the_precision_they_were_learned_in(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,8 +278,8 @@ def test_own_steps_are_taken_in_the_precision_they_were_learned_in(monkeypatch: 
         begin(self, network, data, protocol, place, **more)
 
     monkeypatch.setattr(Trainer, "__init__", noted)
-    options = {"nets": 1, "epochs": 0, "device": "cpu", "precision": "bfloat16"}
-    scores = [cs.evaluate(small, data, own_steps=own, **options) for own in (True, False)]
+    options: dict[str, Any] = {"nets": 1, "device": "cpu", "precision": "bfloat16"}
+    scores = [cs.evaluate(small, data, **way, **options) for way in ({"own_steps": True}, {"epochs": 0})]
     assert made == [(torch.float32, False), (torch.bfloat16, True)]
     assert [each.protocol["precision"] for each in scores] == ["float32", "bfloat16"]
     assert [each.protocol["network"] for each in scores] == ["mlp(width=16)", "convnet"]  # one that learns by any steps
@@ -339,6 +342,27 @@ def test_one_fixed_network_is_the_same_in_every_iteration() -> None:
             problem.step()
         losses[fixed] = problem.losses[:3]
     assert float(losses[True].std()) < 1e-6 < float(losses[False].std())
+
+
+def test_own_steps_of_a_fixed_network_start_from_it() -> None:
+    data, network = tiny_data([6, 6]), "mlp(width=16)"
+    fixed = recipe(network=network, fixed_network=True, iterations=3, batch=12)
+    small = dd(data, fixed, Run(seed=5, place=CPU))
+    problem = Unrolled(data, fixed, Run(seed=5, place=CPU), [2, 2])
+    start = problem.parameters.initial(draws.flat_uniform(problem.keys["network"], 0, problem.parameters.num))
+
+    made = Protocol(network=network, momentum=0, weight_decay=0, augment="none", own_steps=True)
+    trainer = Trainer(network, TrainingSet.of(small, CPU.device), made, CPU)
+    schedule, sizes = dealt(small.labels, fixed.steps, fixed.epochs), small.step_sizes
+    assert sizes is not None
+    assert list(trainer.descending(5, schedule=[], step_sizes=[])) == []
+    torch.testing.assert_close(trainer.weights, start)
+    assert len(list(trainer.descending(5, schedule=schedule, step_sizes=sizes.tolist()))) == len(sizes)
+
+    own = cs.evaluate(small, data, nets=3, seed=1, own_steps=True, device="cpu")
+    assert own.accuracies == (trainer.accuracy(TrainingSet.of(data, CPU.device)),)  # others would be the same
+    others = cs.evaluate(small, data, network="mlp(width=8)", nets=3, own_steps=True, device="cpu")
+    assert len(others.accuracies) == 3
 
 
 def test_networks_start_by_xaviers_rule_in_learning_and_in_own_steps() -> None:

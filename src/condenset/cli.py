@@ -99,6 +99,7 @@ def evaluate_command(
     from condenset import plans
     from condenset.engine import Place
     from condenset.folders import probe
+    from condenset.presets import REPLACED
     from condenset.runs import Run
     from condenset.workflow import evaluate_file, find_sets, write_results
 
@@ -110,6 +111,8 @@ def evaluate_command(
     run = Run(place=Place.best(device, precision))
     known = plans.from_toml(config).given.get("protocol", {}) if config else {}
     asked = given(network=network, nets=nets, epochs=epochs, augment=augment, own_steps=own_steps)
+    if {**known, **asked}.get("own_steps"):
+        known = {key: value for key, value in known.items() if key not in REPLACED["own_steps"]}
     fields = {**known, **asked}
     source = given(dataset=dataset, data_dir=data_dir)
     source, loaded, records = source | given(size=size), functools.cache(load), []

@@ -149,8 +149,9 @@ def _of_making(recipe: Recipe, data: ImageData, share: float, *, real: bool) -> 
             return Counter({recipe.network: recipe.iterations * images})
         case GradientRecipe():
             matched = BACK * _of_each_class(data, share, recipe.batch) + AGAIN * num
-            between = recipe.loops[1] * BACK * num
-            return Counter({recipe.network: recipe.image_steps * (matched + between)})
+            outer, inner = recipe.loops
+            between = (outer - 1) * inner * BACK * num  # after the last step of a network it is not trained on
+            return Counter({recipe.network: recipe.iterations * (outer * matched + between)})
         case UnrolledRecipe():
             # Every step's share of the set goes there and back twice, since it is forgotten in between.
             each = max(num // recipe.steps, round(share * data.num_classes))

@@ -15,10 +15,10 @@ import torch
 from condenset import networks
 from condenset.engine import Place
 from condenset.engine.memory import groups_left
-from condenset.errors import UserError, check
+from condenset.errors import UserError, check, whole
 from condenset.files import hashed
 from condenset.midway import Midway
-from condenset.presets import make_protocol
+from condenset.presets import make_protocol, refuse_idle
 from condenset.progress import Shown
 from condenset.recipes import Protocol
 from condenset.runs import Run, is_share, reported
@@ -53,6 +53,7 @@ def protocol_for(small: CondensedSet | ImageData, test: ImageData, **fields: Any
 
     That of a set with steps of its own only where these are taken: by others such networks learn little.
     """
+    refuse_idle(fields)
     given = "network" in fields
     if isinstance(small, CondensedSet) and not given and (small.step_sizes is None or fields.get("own_steps")):
         learned = learned_with(small)
@@ -80,16 +81,17 @@ def score(small: CondensedSet | ImageData, test: ImageData, protocol: Protocol, 
     test = matched(small, test)
     began, work = time.monotonic(), _Scoring(small, test, protocol, run)
     trainers, groups = work.plan()
-    with reported(run, text or "training networks", protocol.nets * work.num_steps, work.num_done):
-        for nets in groups:
-            work.train_and_test(trainers[: len(nets)], nets)
+    nets = work.protocol.nets
+    with reported(run, text or "training networks", nets * work.num_steps, work.num_done):
+        for group in groups:
+            work.train_and_test(trainers[: len(group)], group)
     if groups:  # else it would be another job's
         run.drop_checkpoint()
     if work.diverged:
-        which = f"{len(work.diverged)} of {protocol.nets} networks diverged"
+        which = f"{len(work.diverged)} of {nets} networks diverged"
         warnings.warn(f"{which}, and their accuracy tells nothing of the set: a smaller lr may help", stacklevel=2)
     return Scores(
-        accuracies=tuple(work.found[net] for net in range(protocol.nets)),
+        accuracies=tuple(work.found[net] for net in range(nets)),
         network=networks.title(protocol.network),
         protocol=dataclasses.asdict(work.protocol) | {"seed": run.seed, "precision": work.place.precision},
         seconds=work.seconds_before + time.monotonic() - began,
@@ -102,15 +104,17 @@ class _Scoring:
     def __init__(self, small: CondensedSet | ImageData, test: ImageData, protocol: Protocol, run: Run) -> None:
         self.run, self.place, self.protocol = run, run.place, protocol
         self.own = _own_steps(small) if protocol.own_steps else None
+        self.learned_from = _learned_from(small, protocol)
         if self.own:  # which were learned in that precision, and plainly descended by
             self.place = dataclasses.replace(run.place, dtype=torch.float32)
-            self.protocol = dataclasses.replace(protocol, momentum=0.0, weight_decay=0.0, augment="none")
+            nets = protocol.nets if self.learned_from is None else 1
+            self.protocol = dataclasses.replace(protocol, nets=nets, momentum=0.0, weight_decay=0.0, augment="none")
         fields = {key: value for key, value in dataclasses.asdict(protocol).items() if key != "nets"}
         self.way = digest_of(small, {"": test}, fields, run.seed, self.place)
         self.train_set = TrainingSet.of(small, run.place.device)
         self.test_set = seen_as(small, test, run.place.device)
         tested = [event for event in run.networks(way=self.way) if is_share(event.get("accuracy"))]
-        known = {event["net"]: event for event in tested if event["net"] < protocol.nets}
+        known = {event["net"]: event for event in tested if event["net"] < self.protocol.nets}
         self.found = {net: event["accuracy"] for net, event in known.items()}
         self.diverged = {net for net, event in known.items() if event.get("diverged")}
         self.seconds_before = sum(event["seconds"] for event in known.values())
@@ -142,7 +146,9 @@ class _Scoring:
         midway = Midway(run, trainers, job=job, recipe={}, folder=folder)  # steps of a set's own are few
         self.seconds_before += midway.kept.seconds_before
         note = f"{100 * fmean(self.found.values()):.1f}% so far" if self.found else ""
-        keys = [(run.seed, "evaluate", net) for net in nets]
+        keys: list[tuple[int, *tuple[str | int, ...]]] = [(run.seed, "evaluate", net) for net in nets]
+        if self.learned_from is not None:
+            keys = [(self.learned_from,)]
         trainings = [
             trainer.descending(*key, **own) if own else trainer.training(*key, restore=restore)
             for trainer, key, restore in zip(trainers, keys, midway.restores, strict=True)
@@ -171,6 +177,16 @@ def _own_steps(small: CondensedSet | ImageData) -> dict[str, Any]:
     check(fit, f"the steps of a pass must divide the set's {len(sizes)}", steps)
     check(small.labels.ndim == 1, "a set with steps of its own must have hard labels", "soft ones")
     return {"schedule": dealt(small.labels, steps, len(sizes) // steps), "step_sizes": sizes.tolist()}
+
+
+def _learned_from(small: CondensedSet | ImageData, protocol: Protocol) -> int | None:
+    """The seed of the one network that a set's own steps were learned for, where it was always the same."""
+    if isinstance(small, ImageData) or not protocol.own_steps:
+        return None
+    recipe = small.provenance.get("recipe", {})
+    if recipe.get("fixed_network") is not True or recipe.get("network") != protocol.network:
+        return None
+    return whole("the set's seed", small.provenance.get("seed"))
 
 
 def digest_of(

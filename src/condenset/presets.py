@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, TypeVar
 
-from condenset.errors import check, check_choice, is_whole
+from condenset.errors import UserError, check, check_choice, is_whole
 from condenset.recipes import (
     RECIPES,
     DistributionRecipe,
@@ -42,12 +44,36 @@ def make_protocol(*, name: str, size: int, whole: bool = False, **fields: Any) -
     return _make(Protocol, "an option of the evaluation", {**preset, **fields})
 
 
-def training_protocol(**fields: Any) -> Protocol:
-    """The same for networks that are trained to be used or ranked, not to score a set: by no steps that it carries."""
-    protocol = make_protocol(**fields)
-    check(not protocol.own_steps, "own_steps must be false: only a score is by the steps that a set carries", True)
-    return protocol
+def training_protocol(
+    *, name: str, size: int, whole: bool = False, usual: Mapping[str, Any] = MappingProxyType({}), **fields: Any
+) -> Protocol:
+    """The same for networks that are trained to be used or ranked, not to score a set: by no steps that it carries.
 
+    usual: fields, unless given.
+    """
+    own = fields.get("own_steps", False)
+    check(own is False, "own_steps must be false: only a score is by the steps that a set carries", own)
+    refuse_idle(fields)
+    return make_protocol(name=name, size=size, whole=whole, **{**usual, **fields})
+
+
+def refuse_idle(fields: Mapping[str, Any]) -> None:
+    """Refuse fields of a protocol, as somebody gave them, that others of them leave without effect.
+
+    All fields together are a protocol as a score tells it, to be repeated.
+    """
+    if {field.name for field in dataclasses.fields(Protocol)} <= fields.keys():
+        return
+    for name, others in REPLACED.items():
+        idle = [other for other in others if other in fields]
+        if fields.get(name) and idle:
+            raise UserError(f"{name} stands in place of {', '.join(idle)}: give the one or the other")
+
+
+REPLACED = {  # fields of a protocol, by the one that leaves them without effect
+    "own_steps": ("epochs", "steps", "lr", "momentum", "weight_decay", "batch", "augment"),
+    "steps": ("epochs",),
+}
 
 DIGITS = ("digits", 8)  # the demonstration: a minute or two on two cores
 DIGITS_NETWORK = "convnet(width=64, depth=2)"

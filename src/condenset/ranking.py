@@ -9,6 +9,7 @@ import json
 import math
 import os
 import time
+import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -100,14 +101,14 @@ def rank(
     check_kind(data, (ImageData, Splits), "data must be ImageData to validate on or Splits, such as cs.load('digits')")
     check("network" not in fields, "the networks are the architectures given", fields.get("network"))
     if isinstance(data, Splits):
-        if small is data.train:
-            raise UserError("validation images must be others than those trained on: cs.split_off gives two such parts")
+        _check_apart(small, data.train)
         data = split_off(data.train, seed=seed)[1]
-    protocol = training_protocol(name="", size=0, **{"nets": 1, "epochs": 200, "batch": 250, **fields})
-    run = Run(seed=seed, place=Place.best(device, precision), job="rank", progress=Shown())
+    protocol = training_protocol(name="", size=0, usual={"nets": 1, "epochs": 200, "batch": 250}, **fields)
+    run = Run(seed=seed, place=Place.best(device, precision), job=folders.RANK, progress=Shown())
     if folder is None:
         return search(architectures, small, data, protocol, run)
     run.folder = Path(folder)
+    folders.check_ranking(run.folder)
     folders.probe(run.folder)
     with folders.locked(run.folder):
         with folders.writable(run.folder):
@@ -116,6 +117,15 @@ def rank(
         with folders.writable(run.folder):
             write_file(run.folder / folders.RANKING, ranking.to_json().encode() + b"\n")
     return ranking
+
+
+def _check_apart(small: CondensedSet | ImageData, train: ImageData) -> None:
+    """See that a set was not made of the images that those to validate on are about to be taken from."""
+    if isinstance(small, ImageData) and small.fingerprint == train.fingerprint:
+        raise UserError("validation images must be others than those trained on: cs.split_off gives two such parts")
+    if isinstance(small, CondensedSet) and small.provenance.get("fingerprint") == train.fingerprint:
+        told = "the set was made of images some of which will validate, and may favour networks that remember them"
+        warnings.warn(f"{told}: condense the first part of cs.split_off(data.train), and give the other", stacklevel=3)
 
 
 def search(

@@ -186,6 +186,8 @@ class PixelRecipe(Recipe):
         check_choice("kernel", self.kernel, KERNELS)
         wide = is_number(self.bandwidth) and self.bandwidth >= 0
         check(wide, "bandwidth must be a number, 0 (median) or more", self.bandwidth)
+        has_one = self.kernel in ("rbf", "laplacian")
+        check(has_one or not self.bandwidth, f"the {self.kernel} kernel has no bandwidth: leave it out", self.bandwidth)
         _check_momentum(self.momentum)
         check_choice("init", self.init, INITS)
 

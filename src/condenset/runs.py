@@ -16,8 +16,8 @@ from torch import Tensor
 
 from condenset.engine.place import Place
 from condenset.errors import UserError, is_number, whole
-from condenset.files import read_tensors, write_tensors
-from condenset.folders import writable
+from condenset.files import read_metadata, read_tensors, write_tensors
+from condenset.folders import EVENTS, writable
 from condenset.progress import Silent
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class Run:
         if self.folder is None:
             return
         line = json.dumps({"event": kind, "job": self.job, "time": round(time.time(), 3), **values})
-        path = self.folder / "events.jsonl"
+        path = self.folder / EVENTS
         with writable(path), path.open("ab+") as file:
             if file.tell() and file.seek(-1, 2) and file.read() != b"\n":
                 file.write(b"\n")  # a kill cut the last line short
@@ -89,7 +89,7 @@ class Run:
 
     def events(self, kind: str) -> list[dict[str, Any]]:
         """The events of one kind of this job; a last line cut short by a kill is passed over."""
-        path = self.folder / "events.jsonl" if self.folder else None
+        path = self.folder / EVENTS if self.folder else None
         if path is None or not path.exists():
             return []
         found = []
@@ -142,12 +142,23 @@ class Run:
         with writable(path):
             replace(small, provenance={**small.provenance, "step": step}).save(path, overwrite=True)
 
+    def kept_recipe(self) -> dict[str, Any] | None:
+        """The recipe of this job's checkpoint; None where there is none, or none that `restore` would take."""
+        path = self.checkpoint_path
+        if path is None or not path.exists():
+            return None
+        with contextlib.suppress(UserError, KeyError, TypeError, ValueError, RecursionError):
+            meta = json.loads(read_metadata(path)["checkpoint"])
+            if meta["job"] == self.job and isinstance(meta["recipe"], dict):
+                return dict(meta["recipe"])
+        return None
+
     def restore(self, state: Mapping[str, Tensor], most: int) -> int:
         """Fill the state from the job's checkpoint, if there is one, and give the step it stood at, of so many."""
         path = self.checkpoint_path
         if path is None or not path.exists():
             return 0
-        anew = "delete it to start this job again"
+        anew = f"delete {'the folder' if path.is_dir() else 'it'} to start this job again"
         try:
             tensors, metadata = read_tensors(path)
         except UserError as error:

@@ -19,6 +19,7 @@ from torch.utils.data import Dataset
 
 from condenset.errors import UserError, check, check_kind, listed
 from condenset.files import read_tensors, write_tensors
+from condenset.folders import writable
 
 FORMAT = 1  # of the CondensedSet file
 
@@ -215,7 +216,8 @@ class CondensedSet(Dataset[tuple[Tensor, Tensor]]):
         tensors = {"images": self.images, "labels": self.labels}
         if self.step_sizes is not None:
             tensors["step_sizes"] = self.step_sizes
-        write_tensors(path, tensors, {"condenset": json.dumps(meta)})
+        with writable(Path(path)):
+            write_tensors(path, tensors, {"condenset": json.dumps(meta)})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> CondensedSet:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import warnings
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeGuard
@@ -28,6 +28,7 @@ from condenset.types import CondensedSet, ImageData, Scores, Splits
 from condenset.version import VERSION
 
 NEEDED = ("method", "ipc", "network", "condense_seconds")  # what a table needs of a record
+OTHER_SIZES = "other sizes"  # of a set, learned at once with it: a part of its checkpoint's recipe
 SCORED = ("accuracies", "accuracy_mean", "accuracy_std")  # and of one whose set was scored
 
 
@@ -91,13 +92,13 @@ def made_set(
     if path and (known := _known_set(path, recipe, data, run)):
         return known
     sizes = [each for each in (recipe, *others.values()) if isinstance(each, MatchingRecipe)]
-    sizes = sizes[: fitting(data, sizes, run)] if others else []
+    sizes = sizes[: _at_once(data, sizes, run)] if others else []
     others = dict(zip(others, sizes[1:], strict=False))
     for place, each in others.items():
         _known_set(place, each, data, run)  # somebody else's is refused before hours are spent
     fields = {"method": method, "fingerprint": data.fingerprint, **dataclasses.asdict(recipe)}
     differ = [{k: v for k, v in dataclasses.asdict(each).items() if v != fields[k]} for each in others.values()]
-    run.recipe = fields | ({"other sizes": differ} if differ else {})
+    run.recipe = fields | ({OTHER_SIZES: differ} if differ else {})
     run.seconds_before = 0.0
     if others:
         small, *rest = dm_sizes(data, sizes, run)
@@ -114,11 +115,23 @@ def made_set(
     return small
 
 
+def _at_once(data: ImageData, sizes: Sequence[MatchingRecipe], run: Run) -> int:
+    """How many sizes are learned together: as many as fit, or as were begun before a stop, whatever fits by now."""
+    kept = run.kept_recipe()
+    if kept is None:
+        return fitting(data, sizes, run)
+    begun = kept.get(OTHER_SIZES, [])
+    return 1 + len(begun) if isinstance(begun, list) else 1
+
+
 def _known_set(path: Path, recipe: Recipe, data: ImageData, run: Run) -> CondensedSet | None:
     """The set at this path, if there is one; another recipe's is refused."""
     if not path.exists():
         return None
-    small = CondensedSet.load(path)
+    try:
+        small = CondensedSet.load(path)
+    except UserError as error:
+        raise UserError(f"{error}; delete it to make it again") from None
     kept, wanted = small.provenance.get("recipe"), dataclasses.asdict(recipe)
     if isinstance(recipe, DistributionRecipe) and recipe.pool and isinstance(kept, dict):
         pool = small.provenance.get("pool")  # which networks, not where they lie
@@ -205,7 +218,7 @@ def read_results(folder: Path | None) -> list[dict[str, Any]]:
         return []
     try:
         records = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError):
+    except (OSError, ValueError, RecursionError):
         records = None
     if not isinstance(records, list) or not all(is_record(record, NEEDED) for record in records):
         raise UserError(f"{path} is not a list of results; delete it to make it again")
@@ -285,7 +298,8 @@ def evaluate_file(
     try:
         splits = load(**source)
     except UserError as error:
-        raise error if given else UserError(f"{error}; or give --dataset") from None
+        told = f"{file} says that it is of {source['dataset']}: {error}; or give --dataset"
+        raise error if given else UserError(told) from None
     known = None if given else small.provenance.get("fingerprint")
     if known and known != splits.train.fingerprint and not is_part(str(small.provenance.get("source"))):
         warnings.warn(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import tomllib
 from pathlib import Path
@@ -153,6 +154,22 @@ def test_evaluate_fits_images_to_the_size_and_takes_the_seed(
     assert condenset("evaluate", "a.safetensors", *options).code == 0
     fields = {"network": "mlp", "nets": 4, "epochs": 5, "augment": "none", "own_steps": True}
     assert asked == [(fields, {"dataset": "pets", "data_dir": Path("d"), "size": 9}, 0, "bfloat16")]
+
+
+def test_own_steps_stand_in_place_of_a_training(condenset: Condenset, toy: Path) -> None:
+    quick = ("--set", "iterations=1", "--set", "steps=1", "--set", "epochs=1", *TINY_NETWORK)
+    assert (
+        condenset(
+            "run", toy, "--ipc", 1, "--method", "dd", *quick, "--no-whole", "--epochs", 2, "--nets", 2, "--out", "r"
+        ).code
+        == 0
+    )
+    refused = condenset("evaluate", "r", "--own-steps", "--epochs", 5)
+    assert refused.code == 2
+    assert "own_steps stands in place of epochs: give the one or the other" in refused.complaint
+    scored = condenset("evaluate", "r", "--own-steps", "--config", "r/recipe.toml", "--json")
+    (record,) = json.loads(scored.out)
+    assert (record["own_steps"], len(record["accuracies"])) == (True, 2)
 
 
 def test_a_pool_has_the_groups_and_the_seed_asked_for(condenset: Condenset, toy: Path) -> None:

@@ -122,6 +122,23 @@ def test_a_size_between_two_that_are_there_leaves_them_as_they_are(tmp_path: Pat
     assert (again[1]["ipc"], again[1]["together"]) == (2, [2, 3])
 
 
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("results.json", "results.json is not a list of results; delete it"),
+        ("condensed.safetensors", "condensed.safetensors; delete it to make it again"),
+    ],
+)
+def test_a_folder_in_place_of_a_file_is_one_line(tmp_path: Path, name: str, told: str) -> None:
+    plan = plan_of(methods=("dm",), ipcs=(1,))
+    go(plan, tmp_path)
+    for each in ("results.json", name):
+        (tmp_path / each).unlink(missing_ok=True)
+    (tmp_path / name).mkdir()
+    with pytest.raises(UserError, match=told):
+        go(plan, tmp_path)
+
+
 def test_a_checkpoint_of_other_sizes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def killed(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
@@ -132,6 +149,25 @@ def test_a_checkpoint_of_other_sizes_is_refused(tmp_path: Path, monkeypatch: pyt
         go(plan_of(methods=("dm",), ipcs=(1, 2)), tmp_path)
     with pytest.raises(UserError, match=r"another recipe \(it differs in other sizes\); delete it"):
         go(plan_of(methods=("dm",), ipcs=(1, 3)), tmp_path)
+
+
+@pytest.mark.parametrize(("before", "after"), [(3, 1), (1, 3)])
+def test_sizes_begun_at_once_go_on_at_once_whatever_fits_by_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: int, after: int
+) -> None:
+    monkeypatch.setattr(runs, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(workflow, "fitting", lambda *_: before)
+    plan = plan_of(methods=("dm",), ipcs=(1, 2, 3))
+
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(CondensedSet, "save", killed)
+        go(plan, tmp_path)
+    monkeypatch.setattr(workflow, "fitting", lambda *_: after)
+    told = [record.get("together") for record in go(plan, tmp_path)]
+    assert told == ([[1, 2, 3]] * 3 if before == 3 else [None, [2, 3], [2, 3]])
 
 
 def test_results_of_earlier_jobs_stay_while_another_is_done_again(

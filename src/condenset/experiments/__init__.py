@@ -26,7 +26,7 @@ from condenset.workflow import write_results
 
 __all__ = ["EXPERIMENTS", "SCALES", "Experiment", "Lab", "Outcome", "find", "perform", "wishes_for"]
 
-SPREAD = "Accuracies are in % of the test images: mean ± standard deviation over networks and sets"
+SPREAD = "Accuracies are in % of the test images: mean ± standard deviation over all networks"
 EXPERIMENTS: dict[str, Experiment] = {
     "sota": Experiment(
         title="methods by images a class (Table 1)",

@@ -55,6 +55,7 @@ def networks(lab: Lab) -> Outcome:
     groups = [name for name, size in sizes.items() if size != 0]
     expect(groups, **training)
 
+    @functools.cache  # each asks a pool, as large as it may be, whether it is the one that it was made by
     def made(group: str, end: str) -> list[CondensedSet]:
         return list(lab.condensed_sizes("dm", recipes(group, end)).values())
 
@@ -109,7 +110,8 @@ def _pool(lab: Lab, recipe: DistributionRecipe) -> Pool:
 
     def compute(run: Run) -> Record:
         pool = fill_pool(data, folder, num, protocol, EDGES, run)
-        return {"networks": pool.num_networks, "states": pool.group_sizes()}
+        seconds = round(sum(event["seconds"] for event in run.networks()), 3)
+        return {"networks": pool.num_networks, "states": pool.group_sizes(), "seconds": seconds}
 
     lab.remembered("pool", compute, num=num, protocol=dataclasses.asdict(protocol))
     return Pool.load(folder)

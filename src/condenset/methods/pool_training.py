@@ -60,7 +60,7 @@ def train_pool(
 
 def pool_protocol(data: ImageData, **fields: Any) -> Protocol:
     """How networks of a pool are trained: as those of the evaluation, in fewer passes."""
-    return training_protocol(name=data.name, size=data.size, whole=True, **{"epochs": EPOCHS, **fields})
+    return training_protocol(name=data.name, size=data.size, whole=True, usual={"epochs": EPOCHS}, **fields)
 
 
 def fill_pool(data: ImageData, folder: Path, num: int, protocol: Protocol, edges: Sequence[float], run: Run) -> Pool:
@@ -98,6 +98,7 @@ def fill_pool(data: ImageData, folder: Path, num: int, protocol: Protocol, edges
                 for number, watch in mine.items():
                     with writable(folder):
                         write_tensors(_path(folder, number), {"weights": watch.weights_SP}, watch.metadata(about))
+                    run.event("network", net=number, seconds=round(midway.seconds / len(mine), 3))
                 midway.kept.drop_checkpoint()
         return Pool.load(folder)
 
