@@ -13,9 +13,16 @@ os.environ.setdefault("TRITON_INTERPRET", "0" if torch.cuda.is_available() else 
 
 import condenset as cs
 from plain import tiny_data
+from pooled import small_pool
 
 
 @pytest.fixture(scope="module")
 def parts() -> tuple[cs.ImageData, cs.ImageData]:
     """What architectures are trained on, and what they are validated on."""
     return cs.split_off(tiny_data([30] * 3), 0.4)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> cs.Pool:
+    """A pool of three small networks."""
+    return small_pool(tmp_path_factory.mktemp("pool") / "a")
