@@ -64,7 +64,7 @@ def test_after_a_stop_only_the_rest_is_trained(
 
 def test_a_folder_of_others_is_left_alone(parts: tuple[cs.ImageData, cs.ImageData], tmp_path: Path) -> None:
     train, validation = parts
-    for name, text in (("notes.txt", "mine"), (folders.RANKING, "mine"), (folders.EVENTS, '{"job": "soup"}')):
+    for name, text in (("notes.txt", "mine"), (folders.RANKING, "mine"), ("events.jsonl", '{"job": "soup"}')):
         folder = tmp_path / name
         folder.mkdir()
         (folder / name).write_text(text)

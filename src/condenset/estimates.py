@@ -42,10 +42,8 @@ SUMS = 1_000_000_000  # multiplications in it, forward, there: half a second
 FEWEST = 4  # images in it, or else what a step takes whatever it has would weigh too much
 STRETCH = {"cuda": 20}  # steps that are timed at once, where to wait for one takes as long as it does; elsewhere one
 ENOUGH = 1.0  # seconds of a stretch, after which no other is tried
-LOOKED_AT, TRIED = (
-    60,
-    9,
-)  # networks of many, which stand for the others: so many are reckoned, and of these so many timed
+LOOKED_AT = 60  # networks of many, which are reckoned
+TRIED = 9  # of these, which are timed and stand for the others
 
 
 class Work(NamedTuple):

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from condenset.errors import UserError, check_path
 from condenset.files import held
 
-EVENTS = "events.jsonl"
-LONGEST_LINE = 100_000  # bytes that are looked at
 FILES = (  # of a run's folder, beside sets/ and networks/
     "results.json",
     "condensed.safetensors",
@@ -26,14 +22,13 @@ FILES = (  # of a run's folder, beside sets/ and networks/
     "figure.svg",
     "figure.png",
     "table.md",
-    EVENTS,
+    "events.jsonl",
     "checkpoint",
     "experiment.toml",
     "recipe.toml",  # these two are removed last: they are what makes a folder a run's
 )
 RANKING = "ranking.json"  # these two may lie there too, but are no run's to remove
 HALF_RANKED = "ranking.checkpoint"
-RANK = "rank"  # the job that its events are of
 
 
 @contextlib.contextmanager
@@ -76,31 +71,10 @@ def check_free(out: Path, *, overwrite: bool) -> None:
         raise UserError(f"{out} holds a run already: {hint}")
 
 
-def check_ranking(folder: Path) -> None:
-    """Refuse a folder that holds something, unless that is a ranking, also a half done one, or a run."""
-    check_path(folder)
+def is_empty(folder: Path) -> bool:
+    """Whether the folder holds nothing but hidden files, or is not there."""
     with writable(folder):
-        if not folder.is_dir() or all(path.name.startswith(".") for path in folder.iterdir()):
-            return
-        begun = (folder / HALF_RANKED).is_file() or _first_line(folder / EVENTS).get("job") == RANK or is_run(folder)
-        mine = _is_ranking(folder / RANKING) if (folder / RANKING).exists() else begun
-    if not mine:
-        raise UserError(f"{folder} is not empty and not a ranking: choose another folder")
-
-
-def _is_ranking(path: Path) -> bool:
-    with contextlib.suppress(OSError, ValueError, RecursionError):
-        found = json.loads(path.read_bytes())
-        return isinstance(found, dict) and {"protocol", "rows"} <= found.keys()
-    return False
-
-
-def _first_line(path: Path) -> dict[str, Any]:
-    """What the first line of a file of JSON lines says; nothing, if it is none."""
-    with contextlib.suppress(OSError, ValueError, RecursionError), path.open("rb") as file:
-        found = json.loads(file.readline(LONGEST_LINE))
-        return found if isinstance(found, dict) else {}
-    return {}
+        return not folder.is_dir() or all(path.name.startswith(".") for path in folder.iterdir())
 
 
 def is_run(folder: Path) -> bool:

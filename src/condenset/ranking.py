@@ -23,7 +23,7 @@ from condenset.builders import Architectures, Builder, built, by_name, faults_to
 from condenset.data.validation import split_off
 from condenset.engine import Place
 from condenset.engine.memory import parts
-from condenset.errors import UserError, check, check_kind, one_line
+from condenset.errors import UserError, check, check_kind, check_path, one_line
 from condenset.evaluation import digest_of, matched, seen_as
 from condenset.files import write_file
 from condenset.midway import Midway
@@ -104,11 +104,11 @@ def rank(
         _check_apart(small, data.train)
         data = split_off(data.train, seed=seed)[1]
     protocol = training_protocol(name="", size=0, usual={"nets": 1, "epochs": 200, "batch": 250}, **fields)
-    run = Run(seed=seed, place=Place.best(device, precision), job=folders.RANK, progress=Shown())
+    run = Run(seed=seed, place=Place.best(device, precision), job="rank", progress=Shown())
     if folder is None:
         return search(architectures, small, data, protocol, run)
     run.folder = Path(folder)
-    folders.check_ranking(run.folder)
+    _check_folder(run.folder, run)
     folders.probe(run.folder)
     with folders.locked(run.folder):
         with folders.writable(run.folder):
@@ -117,6 +117,23 @@ def rank(
         with folders.writable(run.folder):
             write_file(run.folder / folders.RANKING, ranking.to_json().encode() + b"\n")
     return ranking
+
+
+def _check_folder(folder: Path, run: Run) -> None:
+    """Refuse a folder that holds something, unless that is a ranking, also a half done one, or a run."""
+    check_path(folder)
+    done, half = folder / folders.RANKING, folder / folders.HALF_RANKED
+    known = folders.is_empty(folder) or folders.is_run(folder) or half.is_file()
+    if not (_is_ranking(done) if done.exists() else known or run.events("network") or run.events("failed")):
+        raise UserError(f"{folder} is not empty and not a ranking: choose another folder")
+
+
+def _is_ranking(path: Path) -> bool:
+    """Whether the file is what `Ranking.to_json` wrote."""
+    found: object = None
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        found = json.loads(path.read_bytes())
+    return isinstance(found, dict) and {"protocol", "rows"} <= found.keys()
 
 
 def _check_apart(small: CondensedSet | ImageData, train: ImageData) -> None:

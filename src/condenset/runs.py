@@ -17,13 +17,13 @@ from torch import Tensor
 from condenset.engine.place import Place
 from condenset.errors import UserError, is_number, whole
 from condenset.files import read_metadata, read_tensors, write_tensors
-from condenset.folders import EVENTS, writable
+from condenset.folders import writable
 from condenset.progress import Silent
 
 if TYPE_CHECKING:
     from condenset.types import CondensedSet
 
-CHECKPOINT = "checkpoint"
+CHECKPOINT, EVENTS = "checkpoint", "events.jsonl"
 CHECKPOINT_SECONDS = 30.0
 LONG_SAVE_SECONDS = 0.6  # a checkpoint that takes longer comes as much more seldom: it costs 2% of the time
 LONGEST_WAIT = 20.0  # in CHECKPOINT_SECONDS: however long one takes, no more than ten minutes are ever lost
@@ -90,7 +90,7 @@ class Run:
     def events(self, kind: str) -> list[dict[str, Any]]:
         """The events of one kind of this job; a last line cut short by a kill is passed over."""
         path = self.folder / EVENTS if self.folder else None
-        if path is None or not path.exists():
+        if path is None or not path.is_file():
             return []
         found = []
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
@@ -138,9 +138,8 @@ class Run:
 
     def snapshot(self, step: int, small: CondensedSet) -> None:
         """Keep the set as it stands; its provenance says after how many iterations."""
-        path = self.snapshot_path(step)
-        with writable(path):
-            replace(small, provenance={**small.provenance, "step": step}).save(path, overwrite=True)
+        kept = replace(small, provenance={**small.provenance, "step": step})
+        kept.save(self.snapshot_path(step), overwrite=True)
 
     def kept_recipe(self) -> dict[str, Any] | None:
         """The recipe of this job's checkpoint; None where there is none, or none that `restore` would take."""
@@ -295,7 +294,7 @@ def _check_finite(run: Run, state: Mapping[str, Tensor], step: int) -> None:
 def _diverged(run: Run, what: str) -> str:
     message, path = f"{what}: a smaller lr may help", run.checkpoint_path
     if path is not None and path.exists():
-        meta = json.loads(read_tensors(path)[1]["checkpoint"])
+        meta = json.loads(read_metadata(path)["checkpoint"])
         if meta["job"] == run.job:
             return f"{message}; the last good checkpoint is {path} (after iteration {meta['step']})"
     return f"{message}; there is no checkpoint yet"

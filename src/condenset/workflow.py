@@ -106,11 +106,9 @@ def made_set(
         small, rest = METHODS[method](data, recipe, run), []
     for place, made in zip(others, rest, strict=True):
         if not place.exists():  # what is there may have been scored: it stays, and is the same but for rounding
-            with writable(place):
-                made.save(place)
+            made.save(place)
     if path:  # the last: where a kill comes before, all are made again
-        with writable(path):
-            small.save(path)
+        small.save(path)
         run.drop_checkpoint()
     return small
 

@@ -22,7 +22,7 @@ from condenset import networks
 from condenset.engine import Place
 from condenset.errors import UserError, check, check_path
 from condenset.files import hashed, read_metadata, read_rows
-from condenset.folders import writable
+from condenset.folders import is_empty
 from condenset.recipes import read_group
 from condenset.types import ImageData
 
@@ -140,9 +140,7 @@ def in_group(accuracy: float, group: str) -> bool:
 
 def check_folder(folder: Path, about: Mapping[str, Any] | None = None) -> None:
     """Refuse a folder that holds anything but a pool, or another pool than `about` says."""
-    with writable(folder):
-        held = folder.is_dir() and any(not path.name.startswith(".") for path in folder.iterdir())
-    if not held:
+    if is_empty(folder):
         return
     if not (folder / ABOUT).exists():
         raise UserError(f"{folder} is not empty and not a pool of networks: choose another folder")
