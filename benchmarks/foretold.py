@@ -42,10 +42,7 @@ def row_of(
     plan = make_plan(splits.train, wishes, dataset=splits.train.name, seed=0, **where)
     (job,), num = plan.jobs, ipc * splits.train.num_classes
     began = time.perf_counter()
-    foretold = [
-        seconds_of([Work(job.recipe, None, num)], splits, place),
-        seconds_of([Work(None, plan.protocol, num)], splits, place),
-    ]
+    foretold = seconds_of([Work(job.recipe, None, num), Work(None, plan.protocol, num)], splits, place)
     trying = time.perf_counter() - began
     began = time.perf_counter()
     (record,) = execute(plan, splits, Run(seed=0, place=place))

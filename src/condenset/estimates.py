@@ -62,25 +62,28 @@ class Work(NamedTuple):
     left: float = 1.0
 
 
-def seconds_of(works: Sequence[Work], splits: Splits, place: Place) -> float:
-    """About how long all of them take; of what passes through no network, nothing is counted."""
-    found = passes(works, splits)
-    if sum(found.values()) < SOON:
-        return 0.0
+def seconds_of(works: Sequence[Work], splits: Splits, place: Place) -> list[float]:
+    """About how long each of them takes; of what passes through no network, nothing is counted."""
+    found, none = passes(works, splits), [0.0] * len(works)
+    if sum(images.total() for images in found) < SOON:
+        return none
     try:
-        return sum(num * _seconds_each(spec, splits.train, place) for spec, num in found.items())
+        each = {spec: _seconds_each(spec, splits.train, place) for spec in set[str]().union(*found)}
     except RuntimeError:  # out of memory, in which the run itself may find a way
-        return 0.0
+        return none
+    return [sum(num * each[spec] for spec, num in images.items()) for images in found]
 
 
-def passes(works: Sequence[Work], splits: Splits) -> Counter[str]:
-    """Images that pass through networks, by these networks' specs."""
-    data, found = splits.train, Counter[str]()
-    trainings: dict[tuple[Protocol, int], float] = {}  # of networks that coresets ask, which are trained once
+def passes(works: Sequence[Work], splits: Splits) -> list[Counter[str]]:
+    """Images that each passes through networks, by these networks' specs; what several need is the first one's."""
+    data, all_found = splits.train, list[Counter[str]]()
+    trained = set[tuple[Protocol, int]]()  # networks that coresets ask
     for number, work in enumerate(works):
-        recipe, protocol = work.recipe, work.protocol
+        recipe, protocol, found = work.recipe, work.protocol, Counter[str]()
         if isinstance(recipe, TrainedRecipe):
-            trainings[recipe.protocol, work.seed] = work.share
+            if (recipe.protocol, work.seed) not in trained:
+                found[recipe.protocol.network] += _of_training(recipe.protocol, round(work.share * len(data)))
+            trained.add((recipe.protocol, work.seed))
         elif recipe:
             at_once = [each for each in works[:number] if each.seed == work.seed and can_be_one(each.recipe, recipe)]
             found += _of_making(recipe, data, work.share, real=not at_once)
@@ -88,9 +91,8 @@ def passes(works: Sequence[Work], splits: Splits) -> Counter[str]:
             images = work.left * (_of_training(protocol, work.num) + protocol.nets * len(splits.test))
             for spec, alike in _some(work.networks or (protocol.network,), data).items():
                 found[spec] += round(alike * images)
-    for (protocol, _), share in trainings.items():
-        found[protocol.network] += _of_training(protocol, round(share * len(data)))
-    return found
+        all_found.append(found)
+    return all_found
 
 
 def _some(specs: Sequence[str], data: ImageData) -> dict[str, float]:

@@ -38,7 +38,7 @@ def execute(plan: Plan, splits: Splits, run: Run) -> list[dict[str, Any]]:
     done = {(record["method"], record["ipc"]): record for record in finished if "accuracy_mean" in record}
     keys = [(job.method, job.ipc) for job in plan.jobs]
     left = [_work(plan, job, splits, run.folder) for job in plan.jobs if (job.method, job.ipc) not in done]
-    run.progress.foretell(lambda: seconds_of(left, splits, run.place))
+    run.progress.foretell(lambda: sum(seconds_of(left, splits, run.place)))
     for number, (key, job) in enumerate(zip(keys, plan.jobs, strict=True), start=1):
         if key not in done:
             run.progress.part = f"{number}/{len(keys)}" if len(keys) > 1 else ""

@@ -12,6 +12,7 @@ from performed import go, looked_at, tiny_run
 
 from condenset import CondensedSet, UserError, workflow
 from condenset.engine import Place
+from condenset.estimates import Work
 from condenset.experiments import EXPERIMENTS, common, find, perform, wishes_for
 from condenset.experiments.common import Lab
 from condenset.experiments.outcomes import Table
@@ -279,19 +280,37 @@ def test_progress_tells_which_part_of_how_many(name: str, splits: Splits, tmp_pa
     assert min(place for place, _ in told) >= 1 and max(place for place, _ in told) == num
 
 
-def test_progress_tells_how_long_the_parts_that_are_left_take(
+def test_progress_tells_how_long_what_is_left_takes(
     splits: Splits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now, told = 0.0, []
+    """By what is foretold of each: a part may take a hundred times as long as another, and one before a stop none."""
+    now, told, run = 0.0, [], tiny_run(tmp_path)
     monkeypatch.setattr(common.time, "monotonic", lambda: now)
-    run = tiny_run(tmp_path)
+    monkeypatch.setattr(common, "seconds_of", lambda works, *_: [each.num * bool(each[0] or each[1]) for each in works])
+    monkeypatch.setattr(run.progress, "foretell", lambda seconds: seconds())
     lab = Lab(dataset="tiny", scale="tiny", wishes=Wishes(), splits=splits, run=run, folder=tmp_path)
-    lab.num_parts = 5
-    for number, seconds in enumerate((0.1, 1000.0, 3000.0, 0.1, 500.0)):  # the first and fourth are only read
-        with lab.part(f"part {number}"):
-            told.append(run.progress.part)
+    recipe, protocol = lab.recipe("dm", 1), lab.protocol()
+    made = {
+        "before": Work(recipe, protocol, 9000),
+        "slow": Work(recipe, None, 5000),
+        "both": Work(recipe, protocol, 70),
+    }
+    lab.remembered("before", lambda _: {"seconds": 9000.0})
+    lab.expect(made | {"light": Work(None, protocol, 1), "last": Work(None, protocol, 660)})
+    for name, file, seconds in (
+        ("before", "", 0.1),
+        ("slow", "condensed.safetensors", 10_000),
+        ("both", "condensed.safetensors", 200),
+        ("light", "record.json", 2),
+        ("both", "record.json", 100),
+        ("last", "record.json", 1400),
+    ):
+        with lab.part(name) as part:
+            told.append(part.progress.part)
             now += seconds
-    left = ["1/5", "2/5", "3/5 (about 50 min", "4/5 (about 67 min", "5/5 (about 33 min"]
+            if file:
+                (part.folder / file).touch()
+    left = ["1/5", "2/5", "3/5 (about 27 min", "4/5 (about 25 min", "3/5 (about 24 min", "5/5 (about 22 min"]
     assert told == [f"{each} for all that are left)" if "(" in each else each for each in left]
 
 

@@ -53,7 +53,7 @@ PROTOCOLS_AT: dict[str, dict[str, Any]] = {
     "paper": {},
 }
 WHOLE_EPOCHS_AT = {"tiny": 3, "small": 100}
-READ_SECONDS = 1.0  # what takes less was there already, or tells little
+SOME = 0.01  # of what there is to do: less of it tells little of how long the rest takes
 LEAST_IMAGE_STEPS = 1_000  # of gradient matching at the scale small: it has few for small sets, many for large ones
 
 
@@ -77,7 +77,8 @@ class Lab:
         self.run.folder = self.run.root = self.folder
         self.num_parts = 0  # that there will be, once the experiment knows: progress tells which of them is under way
         self._begun: dict[str, int] = {}  # their places, by name
-        self._spent: dict[str, float] = {}  # seconds of those that were worked at, by name
+        self._foretold: dict[tuple[str, Path], float] = {}  # seconds, of what ends with a part's set or with its record
+        self._since = 0.0  # when it was foretold
 
     @property
     def num_sets(self) -> int:
@@ -108,14 +109,20 @@ class Lab:
 
     def expect(self, parts: Mapping[str, Work]) -> None:
         """Say which parts there will be, before the first, and how long those take that are not done yet."""
-        self.num_parts = len(parts)
-        left = []
-        for name, work in parts.items():
-            if self._set_path(name).exists():
-                work = work._replace(recipe=None)
-            if not self.is_done(name):
-                left.append(work)
-        self.run.progress.foretell(lambda: seconds_of(left, self.splits, self.run.place))
+        self.num_parts, self._foretold = len(parts), {}
+        making = {(name, self._set_path(name)): work._replace(protocol=None) for name, work in parts.items()}
+        scoring = {(name, self._record_path(name)): work._replace(recipe=None) for name, work in parts.items()}
+        left = {key: work for key, work in {**making, **scoring}.items() if not self._is_there(*key)}
+
+        def seconds() -> float:
+            self._foretold = dict(zip(left, seconds_of([*left.values()], self.splits, self.run.place), strict=True))
+            self._since = time.monotonic()
+            return sum(self._foretold.values())
+
+        self.run.progress.foretell(seconds)
+
+    def _is_there(self, name: str, path: Path) -> bool:
+        return self.is_done(name) or path.exists()
 
     def is_done(self, name: str) -> bool:
         """Whether a part has come to its record."""
@@ -153,7 +160,7 @@ class Lab:
     @contextlib.contextmanager
     def part(self, name: str) -> Iterator[Run]:
         """The run, at work in the folder of one part: checkpoints and events of parts keep apart."""
-        run, began = self.run, time.monotonic()
+        run = self.run
         before = run.folder, run.job, run.recipe, run.seconds_before, run.snapshots
         run.progress.part = self._told(name)
         run.folder, run.job, run.seconds_before = self.folder / "parts" / name, name, 0.0
@@ -163,18 +170,16 @@ class Lab:
             yield run
         finally:
             run.folder, run.job, run.recipe, run.seconds_before, run.snapshots = before
-            self._spent[name] = self._spent.get(name, 0.0) + time.monotonic() - began
 
     def _place(self, name: str) -> int:
         return self._begun.setdefault(name, len(self._begun) + 1)
 
     def _told(self, name: str) -> str:
-        """Which part it is of how many and, if that is long, about how much longer all take at the mean of those done.
-
-        What was done before a stop is only read, and does not count.
-        """
-        place, done = self._place(name), [each for each in self._spent.values() if each > READ_SECONDS]
-        left = (self.num_parts - place + 1) * fmean(done) if done else 0.0
+        """Which part it is of how many and, if that is long, about how much longer all take, going by what was foretold
+        and how long what is done by now took beside it."""
+        place, whole = self._place(name), sum(self._foretold.values())
+        done = sum(seconds for key, seconds in self._foretold.items() if self._is_there(*key))
+        left = (time.monotonic() - self._since) * (whole - done) / done if done > SOME * whole else 0.0
         told = f"{place}/{self.num_parts}" if self.num_parts else ""
         return f"{told} (about {span(left)} for all that are left)" if told and left > LONG else told
 
