@@ -82,6 +82,21 @@ def test_what_several_need_is_the_first_ones() -> None:
     assert first.total() > second.total() == counted(plan_of(methods=("random",), recipe={}, protocol={})).total()
 
 
+@pytest.mark.parametrize(("method", "recipe"), [("herding", {"epochs": 30}), ("dm", {"iterations": 30, "batch": 5})])
+def test_seeds_share_nothing(method: str, recipe: dict[str, object]) -> None:
+    (work,) = works(plan_of(methods=(method,), recipe=recipe, protocol={}))
+    first, same, other = estimates.passes([work, work, work._replace(seed=1)], SPLITS)
+    assert first == other and same.total() < first.total()
+
+
+def test_each_work_is_foretold_by_its_own_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(estimates, "_seconds_each", lambda spec, *_: {"light": 0.001, "heavy": 0.1}[spec])
+    (work, *_) = works(plan_of(methods=("random",), recipe={}, protocol={}))
+    light, heavy, none = (work._replace(networks=(spec,)) for spec in ("light", "heavy", "light"))
+    found = estimates.seconds_of([light, heavy, none._replace(protocol=None)], SPLITS, CPU)
+    assert found[0] > 0 and found[1] == pytest.approx(100 * found[0]) and found[2] == 0
+
+
 def test_of_many_networks_some_stand_for_the_others() -> None:
     space, data = search_space(16), tiny_data([2, 2], size=16)
     (work, *_), splits = works(plan_of()), Splits(train=data, test=data)

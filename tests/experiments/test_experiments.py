@@ -283,34 +283,46 @@ def test_progress_tells_which_part_of_how_many(name: str, splits: Splits, tmp_pa
 def test_progress_tells_how_long_what_is_left_takes(
     splits: Splits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By what is foretold of each: a part may take a hundred times as long as another, and one before a stop none."""
-    now, told, run = 0.0, [], tiny_run(tmp_path)
+    """By what was foretold of each: a part may take a hundred times as long as another."""
+    now, told, totals, run = 70_000.0, [], [], tiny_run(tmp_path)
     monkeypatch.setattr(common.time, "monotonic", lambda: now)
-    monkeypatch.setattr(common, "seconds_of", lambda works, *_: [each.num * bool(each[0] or each[1]) for each in works])
-    monkeypatch.setattr(run.progress, "foretell", lambda seconds: seconds())
+
+    def foretold(works: list[Work], *_: object) -> list[float]:
+        return [1000 * bool(each.recipe) + each.num * bool(each.protocol) for each in works]
+
+    monkeypatch.setattr(common, "seconds_of", foretold)
+    monkeypatch.setattr(run.progress, "foretell", lambda seconds: totals.append(seconds()))
     lab = Lab(dataset="tiny", scale="tiny", wishes=Wishes(), splits=splits, run=run, folder=tmp_path)
     recipe, protocol = lab.recipe("dm", 1), lab.protocol()
-    made = {
-        "before": Work(recipe, protocol, 9000),
-        "slow": Work(recipe, None, 5000),
-        "both": Work(recipe, protocol, 70),
-    }
-    lab.remembered("before", lambda _: {"seconds": 9000.0})
-    lab.expect(made | {"light": Work(None, protocol, 1), "last": Work(None, protocol, 660)})
+    lab.remembered("before", lambda _: {})
+    (tmp_path / "parts" / "half").mkdir()
+    lab.expect(
+        {
+            "before": Work(recipe, protocol, 9000),
+            "half": Work(recipe, None, 0),
+            "none": Work(None, None, 0),
+            "light": Work(None, protocol, 10),
+            "both": Work(recipe, protocol, 400),
+            "last": Work(None, protocol, 600),
+        }
+    )
+    assert totals == [1000 + 10 + 1000 + 400 + 600]
     for name, file, seconds in (
         ("before", "", 0.1),
-        ("slow", "condensed.safetensors", 10_000),
-        ("both", "condensed.safetensors", 200),
-        ("light", "record.json", 2),
-        ("both", "record.json", 100),
-        ("last", "record.json", 1400),
+        ("half", "condensed.safetensors", 7),  # the rest of it
+        ("none", "condensed.safetensors", 50_000),  # of which nothing was foretold
+        ("light", "record.json", 9_000),  # too little of it to go by
+        ("both", "condensed.safetensors", 11_200),
+        ("both", "record.json", 1400),
+        ("last", "record.json", 1200),
     ):
         with lab.part(name) as part:
             told.append(part.progress.part)
             now += seconds
-            if file:
+            if file and part.folder:
                 (part.folder / file).touch()
-    left = ["1/5", "2/5", "3/5 (about 27 min", "4/5 (about 25 min", "3/5 (about 24 min", "5/5 (about 22 min"]
+    # 400 and 600 seconds are left, at 20 for each that was foretold; then 600, at 21,600 for 1,410
+    left = ["1/6", "2/6", "3/6", "4/6", "5/6", "5/6 (about 5.6 h", "6/6 (about 2.6 h"]
     assert told == [f"{each} for all that are left)" if "(" in each else each for each in left]
 
 

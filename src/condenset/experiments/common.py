@@ -53,7 +53,7 @@ PROTOCOLS_AT: dict[str, dict[str, Any]] = {
     "paper": {},
 }
 WHOLE_EPOCHS_AT = {"tiny": 3, "small": 100}
-SOME = 0.01  # of what there is to do: less of it tells little of how long the rest takes
+SOME = 0.05  # of what there is to do: less of it tells little of how long the rest takes
 LEAST_IMAGE_STEPS = 1_000  # of gradient matching at the scale small: it has few for small sets, many for large ones
 
 
@@ -78,7 +78,8 @@ class Lab:
         self.num_parts = 0  # that there will be, once the experiment knows: progress tells which of them is under way
         self._begun: dict[str, int] = {}  # their places, by name
         self._foretold: dict[tuple[str, Path], float] = {}  # seconds, of what ends with a part's set or with its record
-        self._since = 0.0  # when it was foretold
+        self._resumed: set[str] = set()  # parts that were half done before that, whose seconds tell nothing
+        self._measured = self._took = 0.0  # seconds foretold of what was done since, and those that it took
 
     @property
     def num_sets(self) -> int:
@@ -109,20 +110,25 @@ class Lab:
 
     def expect(self, parts: Mapping[str, Work]) -> None:
         """Say which parts there will be, before the first, and how long those take that are not done yet."""
-        self.num_parts, self._foretold = len(parts), {}
-        making = {(name, self._set_path(name)): work._replace(protocol=None) for name, work in parts.items()}
+        self.num_parts, self._foretold, self._measured, self._took = len(parts), {}, 0.0, 0.0
+        sets = {name: self._set_path(name) for name in parts}
+        self._resumed = {name for name, path in sets.items() if path.parent.exists() and not path.exists()}
+        making = {(name, sets[name]): work._replace(protocol=None) for name, work in parts.items()}
         scoring = {(name, self._record_path(name)): work._replace(recipe=None) for name, work in parts.items()}
         left = {key: work for key, work in {**making, **scoring}.items() if not self._is_there(*key)}
 
         def seconds() -> float:
             self._foretold = dict(zip(left, seconds_of([*left.values()], self.splits, self.run.place), strict=True))
-            self._since = time.monotonic()
             return sum(self._foretold.values())
 
         self.run.progress.foretell(seconds)
 
     def _is_there(self, name: str, path: Path) -> bool:
         return self.is_done(name) or path.exists()
+
+    def _left(self) -> float:
+        """Seconds foretold of what is not done by now."""
+        return sum(seconds for key, seconds in self._foretold.items() if not self._is_there(*key))
 
     def is_done(self, name: str) -> bool:
         """Whether a part has come to its record."""
@@ -160,7 +166,7 @@ class Lab:
     @contextlib.contextmanager
     def part(self, name: str) -> Iterator[Run]:
         """The run, at work in the folder of one part: checkpoints and events of parts keep apart."""
-        run = self.run
+        run, began, left = self.run, time.monotonic(), self._left()
         before = run.folder, run.job, run.recipe, run.seconds_before, run.snapshots
         run.progress.part = self._told(name)
         run.folder, run.job, run.seconds_before = self.folder / "parts" / name, name, 0.0
@@ -170,16 +176,17 @@ class Lab:
             yield run
         finally:
             run.folder, run.job, run.recipe, run.seconds_before, run.snapshots = before
+            if name not in self._resumed and (done := left - self._left()):
+                self._measured, self._took = self._measured + done, self._took + time.monotonic() - began
 
     def _place(self, name: str) -> int:
         return self._begun.setdefault(name, len(self._begun) + 1)
 
     def _told(self, name: str) -> str:
         """Which part it is of how many and, if that is long, about how much longer all take, going by what was foretold
-        and how long what is done by now took beside it."""
-        place, whole = self._place(name), sum(self._foretold.values())
-        done = sum(seconds for key, seconds in self._foretold.items() if self._is_there(*key))
-        left = (time.monotonic() - self._since) * (whole - done) / done if done > SOME * whole else 0.0
+        and how long what was done took beside it."""
+        place, enough = self._place(name), SOME * sum(self._foretold.values())
+        left = self._left() * self._took / self._measured if self._measured > enough else 0.0
         told = f"{place}/{self.num_parts}" if self.num_parts else ""
         return f"{told} (about {span(left)} for all that are left)" if told and left > LONG else told
 
@@ -230,8 +237,8 @@ class Lab:
                 record.setdefault("seconds", round(time.monotonic() - began, 3))
                 record |= self.made_on
                 record["settings"] = settings
-            with writable(path):
-                write_file(path, json.dumps(record, indent=1).encode() + b"\n")
+                with writable(path):
+                    write_file(path, json.dumps(record, indent=1).encode() + b"\n")
         return read_record(path, needed)
 
     def recipe(self, method: str, ipc: int, data: ImageData | None = None, **fields: Any) -> Recipe:

@@ -47,14 +47,16 @@ def class_incremental(lab: Lab) -> Outcome:
 
 
 def _works(lab: Lab, ipc: int, streams: Sequence[tuple[str, int, int]]) -> dict[str, Work]:
-    """What is to be done, by parts: each has images of its own, and so a seed that no other has."""
+    """What is to be done, by parts: each step has images of its own, and so a seed that no other has."""
     found: dict[str, Work] = {}
+    seeds: dict[tuple[int, int, int], int] = {}  # of all methods together, which may ask one network
     for method, steps, order in streams:
         recipe, seen = lab.recipe(method, ipc), 0
         for number, part in enumerate(_parts(lab, steps, order), start=1):
             seen += len(part)
             share = len(part) / lab.splits.train.num_classes
-            found[_name(method, steps, order, number)] = Work(recipe, _protocol(lab), ipc * seen, len(found), share)
+            seed = seeds.setdefault((steps, order, number), len(seeds))
+            found[_name(method, steps, order, number)] = Work(recipe, _protocol(lab), ipc * seen, seed, share)
     return found
 
 
