@@ -75,7 +75,7 @@ def seconds_of(works: Sequence[Work], splits: Splits, place: Place) -> list[floa
 
 
 def passes(works: Sequence[Work], splits: Splits) -> list[Counter[str]]:
-    """Images that each passes through networks, by these networks' specs; what several need is the first one's."""
+    """Images that go through networks in each work, by the networks' specs; what several need is the first one's."""
     data, all_found = splits.train, list[Counter[str]]()
     trained = set[tuple[Protocol, int]]()  # networks that coresets ask
     for number, work in enumerate(works):
