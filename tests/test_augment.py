@@ -1,4 +1,4 @@
-"""Every augmentation against a plain one, image by image."""
+"""Every augmentation against a reference that processes one image at a time."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from condenset import UserError, augment, draws
-from plain import OPERATIONS, augment_class, augment_one
+from condenset import UserError, augment
+from condenset.engine import rng
+from helpers.reference_dm import OPERATIONS, augment_class, augment_one
 
 
 def uniforms(seed: int, groups: int) -> torch.Tensor:
-    return draws.uniform(draws.make_key(seed, "test"), 0, torch.arange(groups), augment.NUM_UNIFORMS)
+    return rng.uniform(rng.make_key(seed, "test"), 0, torch.arange(groups), augment.NUM_UNIFORMS)
 
 
 @pytest.mark.parametrize("operation", [*OPERATIONS, "rotate45", "rotate180"])
 @pytest.mark.parametrize(("channels", "size"), [(1, 8), (3, 9), (3, 16)])
-def test_each_operation_is_the_plain_one(operation: str, channels: int, size: int) -> None:
+def test_each_operation_equals_the_reference(operation: str, channels: int, size: int) -> None:
     uniform_GU = uniforms(size, 7)
     images = torch.randn(7, 2, channels, size, size, generator=torch.Generator().manual_seed(1))
     out = augment.apply(augment.draw(uniform_GU, (operation,), size), images)
@@ -42,7 +43,7 @@ def test_groups_with_different_operations_in_one_pass(seed: int, size: int, data
         torch.testing.assert_close(out[group], augment_class(images[group], operations, u), atol=2e-5, rtol=1e-5)
 
 
-def test_gradients_are_those_of_the_plain_operations() -> None:
+def test_gradients_equal_those_of_the_reference() -> None:
     uniform_GU = uniforms(3, 12)
     images = torch.randn(12, 1, 3, 8, 8, requires_grad=True)
     target = torch.randn(12, 1, 3, 8, 8)
@@ -58,31 +59,31 @@ def test_training_shares_the_operation_but_not_its_parameters() -> None:
     rotated = transform.theta_G23[:, 0, 1] != 0
     assert rotated.all() or not rotated.any()
     assert len(transform.theta_G23.flatten(1).unique(dim=0)) == 8
-    apart = augment.draw(uniforms(5, 40), ("rotate", "scale"), 8).theta_G23[:, 0, 1] != 0
-    assert apart.any() and not apart.all()
+    is_rotated = augment.draw(uniforms(5, 40), ("rotate", "scale"), 8).theta_G23[:, 0, 1] != 0
+    assert is_rotated.any() and not is_rotated.all()
 
 
-def test_every_operation_is_drawn_equally_often() -> None:
+def test_every_operation_is_sampled_equally_often() -> None:
     choice = (uniforms(0, 6000)[:, 0] * 6).long().bincount(minlength=6)
     assert (choice - 1000).abs().max() < 150
 
 
-def test_cutout_reaches_the_border_and_crop_its_furthest_shift() -> None:
+def test_extremes_of_cutout_and_crop() -> None:
     u = torch.full((2, augment.NUM_UNIFORMS), 0.0)
     u[1] = 1 - 2**-24
     keep = augment.draw(u, ("cutout",), 8).keep_GHW
-    assert keep.sum((1, 2)).tolist() == [64 - 4, 64 - 4]  # centred on a corner, a quarter of the square is inside
+    assert keep.sum((1, 2)).tolist() == [64 - 4, 64 - 4]  # at a corner, a quarter of the square is inside
     shift = augment.draw(u, ("crop",), 16).theta_G23[:, :, 2] * 8
     assert shift.tolist() == [[-2, -2], [2, 2]]
 
 
-def test_flip_is_left_out_where_it_changes_the_label() -> None:
+def test_flip_is_removed_unless_allowed() -> None:
     assert augment.parse(augment.STRATEGY) == OPERATIONS
-    assert "flip" not in augment.parse(augment.STRATEGY, can_flip=False)
+    assert "flip" not in augment.parse(augment.STRATEGY, allow_hflip=False)
     assert augment.parse("none") == ()
 
 
-def test_an_unknown_operation_is_named_with_its_neighbour() -> None:
+def test_invalid_strategies_are_refused() -> None:
     with pytest.raises(UserError, match=r"'croop'.*did you mean 'crop'"):
         augment.parse("color_croop")
     with pytest.raises(UserError, match="name each operation once, but got 'crop_crop'"):
@@ -98,7 +99,7 @@ def test_an_unknown_operation_is_named_with_its_neighbour() -> None:
             augment.parse(name)
 
 
-def test_the_oracle_itself_moves_what_it_should() -> None:
+def test_the_reference_moves_pixels_as_expected() -> None:
     image = torch.zeros(1, 4, 4)
     image[0, 1, 2] = 1
     assert augment_one(image, "flip", torch.tensor([0.1]))[0, 1, 1] == 1

@@ -1,67 +1,101 @@
-"""condenset: condense a large labelled image set into a tiny synthetic one that trains networks nearly as well."""
+"""condenset: condense a large labelled image dataset into a small synthetic one that trains networks nearly as well."""
 
 from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+__version__ = "0.1.0"
+
 if TYPE_CHECKING:
     from condenset.continual import Memory as Memory
+    from condenset.data import DATASETS as DATASETS
     from condenset.data import from_arrays as from_arrays
     from condenset.data import from_dataset as from_dataset
     from condenset.data import from_folder as from_folder
     from condenset.data import load as load
-    from condenset.data import split_off as split_off
+    from condenset.data import register_dataset as register_dataset
+    from condenset.data import train_val_split as train_val_split
+    from condenset.data.condensed_set import CondensedSet as CondensedSet
+    from condenset.data.image_data import ImageData as ImageData
+    from condenset.data.image_data import Splits as Splits
     from condenset.errors import UserError as UserError
-    from condenset.evaluation import evaluate as evaluate
     from condenset.methods import METHODS as METHODS
-    from condenset.methods import condense as condense
-    from condenset.methods.pool_training import train_pool as train_pool
-    from condenset.methods.pools import Pool as Pool
+    from condenset.methods import DCRecipe as DCRecipe
+    from condenset.methods import DDRecipe as DDRecipe
+    from condenset.methods import DMRecipe as DMRecipe
+    from condenset.methods import DSARecipe as DSARecipe
+    from condenset.methods import ForgettingRecipe as ForgettingRecipe
+    from condenset.methods import HerdingRecipe as HerdingRecipe
+    from condenset.methods import KCenterRecipe as KCenterRecipe
+    from condenset.methods import LDRecipe as LDRecipe
+    from condenset.methods import Method as Method
+    from condenset.methods import MMDRecipe as MMDRecipe
+    from condenset.methods import RandomRecipe as RandomRecipe
+    from condenset.methods import Recipe as Recipe
+    from condenset.methods import register_method as register_method
+    from condenset.methods.matching.pool import NetworkPool as NetworkPool
+    from condenset.methods.matching.pool_training import train_pool as train_pool
     from condenset.networks import NETWORKS as NETWORKS
+    from condenset.networks import register_network as register_network
     from condenset.networks import search_space as search_space
-    from condenset.ranking import Ranking as Ranking
-    from condenset.ranking import rank as rank
-    from condenset.types import CondensedSet as CondensedSet
-    from condenset.types import ImageData as ImageData
-    from condenset.types import Scores as Scores
-    from condenset.types import Splits as Splits
+    from condenset.pipeline.api import condense as condense
+    from condenset.pipeline.api import evaluate as evaluate
+    from condenset.search import Ranking as Ranking
+    from condenset.search import rank as rank
+    from condenset.training.protocol import Protocol as Protocol
+    from condenset.training.scores import Scores as Scores
 
-_HOMES = {
-    "load": "data",
-    "from_arrays": "data",
-    "from_folder": "data",
-    "from_dataset": "data",
-    "split_off": "data",
-    "condense": "methods",
-    "METHODS": "methods",
-    "Pool": "methods.pools",
-    "train_pool": "methods.pool_training",
-    "NETWORKS": "networks",
-    "search_space": "networks",
-    "evaluate": "evaluation",
-    "Ranking": "ranking",
-    "rank": "ranking",
-    "Memory": "continual",
-    "UserError": "errors",
-    "CondensedSet": "types",
-    "ImageData": "types",
-    "Scores": "types",
-    "Splits": "types",
+_PUBLIC = {
+    "continual": ("Memory",),
+    "data": (
+        "DATASETS",
+        "from_arrays",
+        "from_dataset",
+        "from_folder",
+        "load",
+        "register_dataset",
+        "train_val_split",
+    ),
+    "data.condensed_set": ("CondensedSet",),
+    "data.image_data": ("ImageData", "Splits"),
+    "errors": ("UserError",),
+    "methods": (
+        "METHODS",
+        "DCRecipe",
+        "DDRecipe",
+        "DMRecipe",
+        "DSARecipe",
+        "ForgettingRecipe",
+        "HerdingRecipe",
+        "KCenterRecipe",
+        "LDRecipe",
+        "MMDRecipe",
+        "Method",
+        "RandomRecipe",
+        "Recipe",
+        "register_method",
+    ),
+    "methods.matching.pool": ("NetworkPool",),
+    "methods.matching.pool_training": ("train_pool",),
+    "networks": ("NETWORKS", "register_network", "search_space"),
+    "pipeline.api": ("condense", "evaluate"),
+    "search": ("Ranking", "rank"),
+    "training.protocol": ("Protocol",),
+    "training.scores": ("Scores",),
 }
-__all__ = sorted(_HOMES)
+_MODULES = {name: module for module, names in _PUBLIC.items() for name in names}
+__all__ = sorted(_MODULES)
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is asked for when it is asked for, so that `condenset --help` does not wait for torch."""
-    if name in _HOMES:
-        value = getattr(import_module(f"condenset.{_HOMES[name]}"), name)
+    """Import a public name on first use, so that `condenset --help` does not wait for torch."""
+    if name in _MODULES:
+        value = getattr(import_module(f"condenset.{_MODULES[name]}"), name)
         globals()[name] = value
         return value
-    if name == "__version__":
-        return import_module("condenset.version").VERSION
     raise AttributeError(f"module 'condenset' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    return sorted({*globals(), *_MODULES})

@@ -1,8 +1,9 @@
-"""Differentiable Siamese augmentation, as parameters per group of images.
+"""Differentiable Siamese augmentation (Zhao and Bilen, ICML 2021), with one set of parameters per group of images.
 
-One operation is active in a group, the others are at rest. Crop, flip, scale and rotate are one affine warp, color one
-map of pixel values, cutout one mask, so a batch of groups with different operations is a single pass, and the same
-`Transform` applied to two batches is the Siamese pairing (learning: a group is a class, real and synthetic alike).
+Each group uses one operation. Crop, flip, scale and rotate are affine warps, color is a map of pixel values, cutout is
+a mask, so groups with different operations are computed in one pass. To augment two batches in the same way, apply the
+same `Transform` to both. When images are learned, a group is a class: real and synthetic images share its transform.
+Shapes: G groups of N images, U uniform numbers.
 """
 
 from __future__ import annotations
@@ -21,54 +22,63 @@ from condenset.kernels import augment as augment_kernel
 
 OPERATIONS = ("color", "crop", "cutout", "flip", "scale", "rotate")
 STRATEGY = "color_crop_cutout_flip_scale_rotate"
-NUM_UNIFORMS = 12  # a group: 1 for the choice, then color 3, crop 2, cutout 2, flip 1, scale 2, rotate 1
+NUM_UNIFORMS = 12  # per group: 1 for the choice, then color 3, crop 2, cutout 2, flip 1, scale 2, rotate 1
 
 CROP_SHARE, CUTOUT_SHARE, MAX_SCALE, MAX_DEGREES = 0.125, 0.5, 1.2, 15.0
-ROTATION = re.compile("rotate([0-9]{1,9})")  # one that names its degrees
+ROTATION = re.compile("rotate([0-9]{1,9})")  # a rotation with its maximum angle
 
 
 class Transform(NamedTuple):
-    """One drawn augmentation for each of G groups."""
+    """One sampled augmentation per group."""
 
-    theta_G23: Tensor  # output to input coordinates, in [-1, 1]
+    theta_G23: Tensor  # maps output to input coordinates, both in [-1, 1]
     color_G3: Tensor  # brightness, saturation, contrast
     keep_GHW: Tensor  # 0 where cutout erases, 1 elsewhere
 
 
-def parse(strategy: str, *, can_flip: bool = True) -> tuple[str, ...]:
-    """The operations of a strategy such as "color_crop"; "none" has none, and flip goes where it changes the label.
+def parse(strategy: str, *, allow_hflip: bool = True) -> tuple[str, ...]:
+    """Return the operations of a strategy such as "color_crop".
 
-    A rotation may name the most degrees it turns by, such as rotate180 where an image has no up.
+    Args:
+        strategy: Operations joined by underscores, or "none". A rotation may include its maximum angle in degrees, such
+            as rotate180 for images without an upright orientation.
+        allow_hflip: Without it, flip is removed.
     """
     names = [] if strategy in ("none", "") else strategy.split("_")
     for name in names:
-        check(name != "none", "an augmentation must be none or operations, not both", strategy)
+        check(name != "none", "an augmentation must be either none or operations", strategy)
         check_choice("augmentation", kind_of(name), ("none", *OPERATIONS))
         check(0 < max_degrees((name,)) <= 180, "a rotation must be by 1 to 180 degrees", name)
     kinds = set(map(kind_of, names))
     check(len(kinds) == len(names), "an augmentation must name each operation once", strategy)
-    return tuple(name for name in names if can_flip or name != "flip")
+    return tuple(name for name in names if allow_hflip or name != "flip")
 
 
 def kind_of(operation: str) -> str:
-    """The operation without the degrees that a rotation may name."""
+    """Return the operation without the angle of a rotation."""
     return "rotate" if ROTATION.fullmatch(operation) else operation
 
 
 def max_degrees(operations: tuple[str, ...]) -> float:
-    """The most degrees that the rotation among these turns by."""
-    named = [float(found[1]) for name in operations if (found := ROTATION.fullmatch(name))]
-    return named[0] if named else MAX_DEGREES
+    """Return the maximum angle of the rotation among these operations, in degrees."""
+    angles = [float(match[1]) for name in operations if (match := ROTATION.fullmatch(name))]
+    return angles[0] if angles else MAX_DEGREES
 
 
 def draw(uniform_GU: Tensor, operations: tuple[str, ...], size: int, *, shared: bool = False) -> Transform:
-    """Turn NUM_UNIFORMS uniforms a group into its parameters; `shared` takes the first group's operation for all."""
+    """Compute the parameters of each group from NUM_UNIFORMS uniform numbers.
+
+    Args:
+        uniform_GU: Uniform numbers in [0, 1).
+        operations: The operations to choose from.
+        size: The image size.
+        shared: Use the operation of the first group for all groups.
+    """
     kinds, max_angle = tuple(map(kind_of, operations)), math.radians(max_degrees(operations))
     if kernels.available(uniform_GU):
-        numbers = tuple(OPERATIONS.index(name) for name in kinds)
-        drawn = augment_kernel.draw(
+        parameters = augment_kernel.draw(
             uniform_GU,
-            numbers,
+            tuple(OPERATIONS.index(name) for name in kinds),
             size,
             shared=shared,
             reach=crop_reach(size),
@@ -76,7 +86,7 @@ def draw(uniform_GU: Tensor, operations: tuple[str, ...], size: int, *, shared: 
             max_scale=MAX_SCALE,
             max_angle=max_angle,
         )
-        return Transform(*drawn)
+        return Transform(*parameters)
     choice = (uniform_GU[:1, 0].expand(len(uniform_GU)) if shared else uniform_GU[:, 0]) * len(kinds)
     index_G = choice.long().clamp(max=len(kinds) - 1)
     active = {name: index_G == kinds.index(name) for name in kinds}
@@ -88,7 +98,7 @@ def draw(uniform_GU: Tensor, operations: tuple[str, ...], size: int, *, shared: 
 
 
 def apply(transform: Transform, images_GNCHW: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Augment every image of a group alike; zeros enter from outside, so the images are normalised ones."""
+    """Augment all images of a group in the same way. The images are normalised: warps fill in zeros at the border."""
     if kernels.available(images_GNCHW):
         return augment_kernel.apply(transform, images_GNCHW, dtype)
     return _apply(transform, images_GNCHW).to(dtype)
@@ -108,20 +118,20 @@ def _apply(transform: Transform, images_GNCHW: Tensor) -> Tensor:
     brightness, saturation, contrast = transform.color_G3.to(x.dtype)[:, :, None, None, None, None].unbind(1)
     x = x + brightness
     if channels > 1:
-        grey = x.mean(2, keepdim=True)
-        x = grey + (x - grey) * saturation
-    level = x.mean((2, 3, 4), keepdim=True)
-    x = level + (x - level) * contrast
+        gray = x.mean(2, keepdim=True)
+        x = gray + (x - gray) * saturation
+    mean = x.mean((2, 3, 4), keepdim=True)
+    x = mean + (x - mean) * contrast
     return x * transform.keep_GHW.to(x.dtype)[:, None, None]
 
 
 def crop_reach(size: int) -> int:
-    """How many pixels a crop may shift."""
+    """Return the maximum shift of a crop, in pixels."""
     return math.floor(CROP_SHARE * size + 0.5)
 
 
 def cutout_side(size: int) -> int:
-    """The side of the erased square."""
+    """Return the side of the erased square."""
     return math.floor(CUTOUT_SHARE * size + 0.5)
 
 
@@ -139,8 +149,9 @@ def _theta(on: dict[str, Tensor], u: dict[str, Tensor], size: int, max_angle: fl
 
 def _color(on_G: Tensor, u_G3: Tensor) -> Tensor:
     brightness, saturation, contrast = u_G3.unbind(1)
-    drawn = (brightness - 0.5, 2 * saturation, contrast + 0.5)
-    return torch.stack([torch.where(on_G, value, rest) for value, rest in zip(drawn, (0.0, 1.0, 1.0), strict=True)], 1)
+    values = (brightness - 0.5, 2 * saturation, contrast + 0.5)
+    neutral = (0.0, 1.0, 1.0)
+    return torch.stack([torch.where(on_G, value, other) for value, other in zip(values, neutral, strict=True)], 1)
 
 
 def _keep(on_G: Tensor, u_G2: Tensor, size: int) -> Tensor:
@@ -154,7 +165,7 @@ def _keep(on_G: Tensor, u_G2: Tensor, size: int) -> Tensor:
 
 
 def _grid(theta_G23: Tensor, height: int, width: int) -> Tensor:
-    """Sampling points (x, y) of every output pixel; float32 whatever the images are, or a shift would blur."""
+    """Return the sampling points (x, y) of every output pixel. Float32 in any precision, or a shift would blur."""
     x = (2 * torch.arange(width, device=theta_G23.device) + 1) / width - 1
     y = (2 * torch.arange(height, device=theta_G23.device) + 1) / height - 1
     theta = theta_G23[:, :, :, None, None]

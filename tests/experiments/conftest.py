@@ -7,18 +7,27 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from watched import Asked, Filled, Made, Scored, Search, pool_in, ranking_of
 
-import condenset as cs
-from condenset.experiments import common, nas, pooled
-from condenset.experiments.common import Lab
-from condenset.experiments.outcomes import Record
-from condenset.methods.pools import Pool
-from condenset.ranking import Ranking
-from condenset.recipes import Protocol, Recipe
-from condenset.runs import Run
-from condenset.types import CondensedSet, ImageData, Splits
-from plain import tiny_data
+from condenset.data.condensed_set import CondensedSet
+from condenset.data.image_data import ImageData, Splits
+from condenset.engine import ComputeDevice
+from condenset.experiments import ExperimentContext, nas, network_groups, scales
+from condenset.experiments.types import Record
+from condenset.methods import METHODS, RandomRecipe, Recipe
+from condenset.methods.matching.pool import NetworkPool
+from condenset.runs.context import RunContext
+from condenset.search.ranking import Ranking
+from condenset.training.protocol import Protocol
+from helpers.experiment_recorder import (
+    CondenseCall,
+    PoolCall,
+    RankCall,
+    Recorder,
+    ScoreCall,
+    fake_pool,
+    fake_ranking,
+)
+from helpers.reference_dm import tiny_data
 
 
 @pytest.fixture
@@ -27,75 +36,91 @@ def splits() -> Splits:
 
 
 @pytest.fixture
-def tiniest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The scale `tiny`, made smaller yet."""
-    monkeypatch.setitem(common.RECIPES_AT, "tiny", common.RECIPES_AT["tiny"] | {"iterations": 2, "batch": 8})
-    monkeypatch.setitem(common.PROTOCOLS_AT, "tiny", common.PROTOCOLS_AT["tiny"] | {"epochs": 1})
-    monkeypatch.setitem(common.WHOLE_EPOCHS_AT, "tiny", 1)
+def fast_tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the scale `tiny` still smaller."""
+    for method in METHODS.values():
+        for name, value in (("iterations", 2), ("batch_size", 8)):
+            if name in method.tiny:
+                monkeypatch.setitem(method.tiny, name, value)  # type: ignore[arg-type]
+    monkeypatch.setitem(scales.PROTOCOL_FIELDS["tiny"], "epochs", 1)
+    monkeypatch.setitem(scales.WHOLE_PROTOCOL_FIELDS["tiny"], "epochs", 1)
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
-    """Sets are random images, each part's its own, with its name; every accuracy is another."""
-    found = Asked({}, {})
+def without_charts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write no figures, which takes longer than a tiny experiment."""
+    monkeypatch.setattr("condenset.experiments.runner.save_chart", lambda figure, path: None)
+
+
+@pytest.fixture
+def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
+    """Replace condensing by a different random set per part, with the part's name in its provenance.
+
+    The mean accuracy of the n-th scored part is n / 1000.
+    """
+    calls = Recorder({}, {})
 
     @functools.cache
-    def drawn(name: str, data: ImageData, ipc: int, seconds: float) -> CondensedSet:
-        small = cs.condense(data, "random", ipc=ipc, seed=sum(name.encode()), device="cpu")
-        return dataclasses.replace(small, provenance={**small.provenance, "name": name, "seconds": seconds})
+    def random_set(name: str, data: ImageData, ipc: int, seconds: float) -> CondensedSet:
+        run = RunContext(seed=sum(name.encode()), compute=ComputeDevice.select("cpu"))
+        condensed = METHODS["random"].condense(data, RandomRecipe(ipc=ipc), run)
+        return dataclasses.replace(condensed, provenance={**condensed.provenance, "name": name, "seconds": seconds})
 
-    def condensed(
-        self: Lab, name: str, method: str, recipe: Recipe, data: ImageData | None = None, **more: Any
+    def condense(
+        self: ExperimentContext, name: str, method: str, recipe: Recipe, data: ImageData | None = None, **options: Any
     ) -> CondensedSet:
-        found.made[name] = Made(recipe, data or self.splits.train, list(more.get("snapshots", ())))
-        return drawn(name, data or self.splits.train, recipe.ipc, 1.0)
+        data = data or self.splits.train
+        calls.condensed[name] = CondenseCall(recipe, data, list(options.get("snapshots", ())))
+        return random_set(name, data, recipe.ipc, 1.0)
 
-    def snapshot(self: Lab, name: str, step: int) -> CondensedSet:
-        return drawn(f"{name}@{step}", self.splits.train, found.made[name].recipe.ipc, float(step))
+    def load_snapshot(self: ExperimentContext, name: str, step: int) -> CondensedSet:
+        return random_set(f"{name}@{step}", self.splits.train, calls.condensed[name].recipe.ipc, float(step))
 
-    def scored(self: Lab, name: str, small: CondensedSet | ImageData, protocol: Protocol, test: Any = None) -> Record:
-        found.scored[name] = Scored(small, protocol)
-        mean = len(found.scored) / 1000
+    def score(
+        self: ExperimentContext, name: str, train_set: CondensedSet | ImageData, protocol: Protocol, _: object = None
+    ) -> Record:
+        calls.scored[name] = ScoreCall(train_set, protocol)
+        mean = len(calls.scored) / 1000
         accuracies = [mean - 0.001, mean + 0.001]
         return {"accuracies": accuracies, "accuracy_mean": mean, "accuracy_std": 0.001, "seconds": 1.0}
 
-    monkeypatch.setattr(Lab, "condensed", condensed)
-    monkeypatch.setattr(Lab, "snapshot", snapshot)
-    monkeypatch.setattr(Lab, "scored", scored)
-    return found
+    monkeypatch.setattr(ExperimentContext, "condense", condense)
+    monkeypatch.setattr(ExperimentContext, "load_snapshot", load_snapshot)
+    monkeypatch.setattr(ExperimentContext, "score", score)
+    return calls
 
 
 @pytest.fixture
-def searched(monkeypatch: pytest.MonkeyPatch) -> dict[str, Search]:
-    """What is asked of every search; nothing is trained, and architectures are ranked as they come."""
-    found: dict[str, Search] = {}
+def rank_calls(monkeypatch: pytest.MonkeyPatch) -> dict[str, RankCall]:
+    """Record the rankings by description instead of training; architectures are ranked in the order of the space."""
+    calls: dict[str, RankCall] = {}
 
-    def search(
+    def rank_architectures(
         space: Sequence[str],
-        small: CondensedSet | ImageData,
-        validation: ImageData,
+        train_set: CondensedSet | ImageData,
+        val: ImageData,
         protocol: Protocol,
-        run: Run,
+        run: RunContext,
         *,
-        also: Mapping[str, ImageData],
-        text: str,
+        other_sets: Mapping[str, ImageData],
+        description: str,
     ) -> Ranking:
-        found[text] = Search(space, small, validation, protocol, also)
-        return ranking_of(space, len(found))
+        calls[description] = RankCall(space, train_set, val, protocol, other_sets)
+        return fake_ranking(space, len(calls))
 
-    monkeypatch.setattr(nas, "search", search)
-    return found
+    monkeypatch.setattr(nas, "rank_architectures", rank_architectures)
+    return calls
 
 
 @pytest.fixture
-def filled(monkeypatch: pytest.MonkeyPatch) -> list[Filled]:
-    """What is asked of the pools of networks; nothing is trained, and every group has states."""
-    found: list[Filled] = []
+def pool_calls(monkeypatch: pytest.MonkeyPatch) -> list[PoolCall]:
+    """Record the pools instead of training them; every group has networks."""
+    calls: list[PoolCall] = []
 
-    def fill(data: ImageData, folder: Path, num: int, protocol: Protocol, *_: object) -> Pool:
-        found.append(Filled(num, protocol))
-        return pool_in(folder)
+    def fill_pool(data: ImageData, directory: Path, num: int, protocol: Protocol, *_: object) -> NetworkPool:
+        calls.append(PoolCall(num, protocol))
+        return fake_pool(directory)
 
-    monkeypatch.setattr(pooled, "fill_pool", fill)
-    monkeypatch.setattr(Pool, "load", lambda folder: pool_in(Path(folder)))
-    return found
+    monkeypatch.setattr(network_groups, "fill_pool", fill_pool)
+    monkeypatch.setattr(NetworkPool, "load", lambda directory: fake_pool(Path(directory)))
+    return calls

@@ -1,109 +1,150 @@
-"""The mathematics of the figures: where synthetic images lie, steps that grow; and stopping in their midst."""
+"""The figures of the experiments: points, lines and images."""
 
 from __future__ import annotations
 
+import dataclasses
+import io
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
-import torch
+from matplotlib.axes import Axes
+from matplotlib.container import ErrorbarContainer
 
-from condenset import experiments
-from condenset.engine import Place
-from condenset.experiments import common
-from condenset.experiments.cost import log_spaced
-from condenset.experiments.distribution import _draw, summary, tsne
-from condenset.experiments.pooled import _title
-from condenset.report.charts import draw_bars
-from condenset.runs import Interrupted, Run
-from condenset.types import Splits
-from plain import StopAtLoop, tiny_data
+from condenset.experiments.continual import final_accuracy
+from condenset.experiments.training_time import MIN_SECONDS
+from condenset.io.files import read_tensors
+from condenset.report.grid import draw_grid
+from helpers.experiment_recorder import RankCall, Recorder, make_context, run_in
+
+Points = list[tuple[float, ...]]
 
 
-def test_steps_grow_alike_to_the_last() -> None:
-    assert log_spaced(20_000, 4) == [20, 200, 2000, 20_000]
-    assert log_spaced(5, 3) == [1, 2, 5]
-    assert log_spaced(1, 5) == [1]
-    assert log_spaced(0, 5) == []
+def read_curves(axes: Axes) -> dict[str, Points]:
+    """Return the points of each curve by its label: x, y and half the length of the error bar."""
+    curves: dict[str, Points] = {}
+    for curve in axes.containers:
+        assert isinstance(curve, ErrorbarContainer)
+        line, _, (bars,) = curve.lines
+        assert line is not None and line in axes.lines and line.get_marker() == "o" and line.get_linestyle() == "-"
+        errors = [(high[1] - low[1]) / 2 for low, high in bars.get_segments()]
+        curves[str(curve.get_label())] = round_points(zip(*line.get_data(), errors, strict=True))  # type: ignore[arg-type]
+    return curves
 
 
-def test_summary_by_hand() -> None:
-    real = torch.tensor([[1.0, 0], [-1, 0], [0, 1], [0, -1], [21, 0], [19, 0], [20, 1], [20, -1]])
-    labels = torch.tensor([0] * 4 + [1] * 4)
-    # Class 0: on two of its images; class 1: one image at its centre, one lost among class 0.
-    synthetic = torch.tensor([[1.0, 0], [-1, 0], [20, 0], [0.0, 0]])
-    found = summary(real, labels, synthetic, torch.tensor([0, 0, 1, 1]))
-    assert found["spread"] == pytest.approx((1 + (0 + 20) / 2) / 2)
-    assert found["reach"] == pytest.approx(((0 + 0 + 2 * 2**0.5) / 4 + 1) / 2)
-    perfect = summary(real, labels, real, labels)
-    assert perfect["spread"] == pytest.approx(1)
-    assert perfect["reach"] == pytest.approx(0, abs=1e-6)
+def round_points(points: Iterable[Iterable[float]]) -> Points:
+    return [tuple(round(float(value), 6) for value in point) for point in points]
 
 
-def test_agreement_is_by_the_nearest_real_images() -> None:
-    generator = torch.Generator().manual_seed(0)
-    real = torch.randn(60, 5, generator=generator) + torch.arange(3).repeat_interleave(20)[:, None] * 30
-    labels = torch.arange(3).repeat_interleave(20)
-    synthetic = torch.tensor([0.0, 30, 60, 0])[:, None].expand(4, 5)
-    found = summary(real, labels, synthetic, torch.tensor([0, 1, 2, 2]))
-    assert found["agreement"] == pytest.approx((1 + 1 + 0.5) / 3)
+def in_percent(record: Mapping[str, Any]) -> tuple[float, float]:
+    return 100 * record["accuracy_mean"], 100 * record["accuracy_std"]
 
 
-def test_the_map_is_a_function_of_the_seed_and_keeps_clusters_apart() -> None:
-    generator = torch.Generator().manual_seed(0)
-    labels = torch.arange(3).repeat_interleave(25)
-    features = torch.randn(75, 60, generator=generator) + 20 * torch.eye(3, 60)[labels]
-    first, again = tsne(features, 0), tsne(features, 0)
-    assert torch.equal(first, again)
-    assert summary(first, labels, first, labels)["agreement"] == 1
-
-
-def test_bars_stand_for_the_accuracies_that_are_there() -> None:
-    def cell(mean: float) -> dict[str, float]:
-        return {"accuracy_mean": mean, "accuracy_std": 0.01}
-
-    cells = {("1", "dd"): cell(0.2), ("1", "dm"): cell(0.3), ("50", "dm"): cell(0.6)}  # dd has none of 50
-    (axes,) = draw_bars(cells, bound=cell(0.8)).axes
-    bars = {
-        bar.get_label(): [patch.get_height() for patch in bar] for bar in axes.containers if hasattr(bar, "patches")
+@pytest.mark.usefixtures("recorder")
+def test_cost_draws_accuracy_by_seconds(tmp_path: Path) -> None:
+    result = run_in(make_context("cost", tmp_path, "small", ipcs=(1,)), "cost")
+    (axes,) = result.draw().axes
+    assert read_curves(axes) == {
+        method: round_points(
+            (record["step"], *in_percent(record))  # a step takes a second here
+            for record in result.records
+            if record["method"] == method
+        )
+        for method in ("dsa", "dm")
     }
-    assert bars == {"dd": pytest.approx([20]), "dm": pytest.approx([30, 60])}
-    assert [text.get_text() for text in axes.get_xticklabels()] == ["1", "50"]
-    assert 80 in axes.lines[-1].get_ydata()
+    assert axes.get_xscale() == "log" and axes.get_xlabel() == "seconds of condensing"
 
 
-def test_groups_are_written_as_in_the_paper() -> None:
-    assert [_title(name) for name in ("random", "60-70", "70-100", "all")] == ["random", "60-70", "≥70", "all"]
+@pytest.mark.usefixtures("recorder")
+def test_cost_draws_zero_seconds_at_the_minimum(tmp_path: Path) -> None:
+    result = run_in(make_context("cost", tmp_path, "tiny", methods=("dm",)), "cost")
+    for record in result.records:
+        record["condense_seconds"] = 0.0  # type: ignore[index]
+    (axes,) = result.draw().axes
+    assert {x for x, *_ in read_curves(axes)["dm"]} == {MIN_SECONDS}
 
 
-def test_the_legend_tells_synthetic_images_from_real_ones() -> None:
-    tensors = {name: torch.rand(4, 2) for name in ("real", "dm", "dsa")}
-    tensors |= {f"{name}.labels": torch.tensor([0, 0, 1, 1]) for name in tensors}
-    figure = _draw(tensors, ["cat", "dog"], ["dm", "dsa"])
+@pytest.mark.usefixtures("recorder")
+def test_sizes_draws_methods_and_the_whole_dataset(tmp_path: Path) -> None:
+    result = run_in(make_context("sizes", tmp_path, "tiny"), "sizes")
+    *records, whole = result.records
+    axes, relative_axes = result.draw().axes
+    assert read_curves(axes) == {
+        method: round_points((record["ipc"], *in_percent(record)) for record in records if record["method"] == method)
+        for method in ("random", "dm")
+    }
+    bound, _ = in_percent(whole)
+    (line,) = (line for line in axes.lines if line.get_label() == "whole dataset")
+    assert line.get_ydata() == [bound, bound]
+    assert relative_axes.get_ylim() == pytest.approx([100 * limit / bound for limit in axes.get_ylim()])
+
+
+@pytest.mark.usefixtures("recorder")
+def test_continual_draws_a_panel_per_number_of_steps(tmp_path: Path) -> None:
+    methods = ("random", "dm")
+    context = make_context("continual", tmp_path, "small", counts=[2] * 10, ipcs=(1,), methods=methods)
+    result = run_in(context, "continual")
+    panels = result.draw().axes
+    assert [axes.get_title() for axes in panels] == ["5 steps", "10 steps"]
+    for axes, steps in zip(panels, (5, 10), strict=True):
+        expected: dict[str, Points] = {}
+        for method in methods:
+            records = [dict(r) for r in result.records if (r["method"], r["steps"]) == (method, steps)]
+            assert {record["order"] for record in records} == {0, 1}
+            class_counts = range(10 // steps, 11, 10 // steps)
+            by_count = {num: [record for record in records if record["classes_seen"] == num] for num in class_counts}
+            expected[method] = round_points((num, *in_percent(final_accuracy(both))) for num, both in by_count.items())
+        assert read_curves(axes) == expected
+
+
+@pytest.mark.usefixtures("recorder")
+def test_nas_draws_a_point_per_top_architecture(rank_calls: dict[str, RankCall], tmp_path: Path) -> None:
+    result = run_in(make_context("nas", tmp_path, "tiny", size=8), "nas")
+    panels = result.draw().axes
+    assert len(panels) == len(result.records) - 1 == 4  # the whole dataset has no panel
+    for number, axes in enumerate(panels, start=1):  # of the ranking; the fifth is on the whole dataset
+        (points,) = axes.collections
+        expected = [((70 * number + 30 * index) % 100, (70 * 5 + 30 * index) % 100) for index in range(3)]
+        assert round_points(np.asarray(points.get_offsets())) == expected
+
+
+@pytest.mark.usefixtures("pool_calls")
+def test_networks_draws_the_images_of_every_group(recorder: Recorder, tmp_path: Path) -> None:
+    result = run_in(make_context("networks", tmp_path, "tiny", ipcs=(1, 10, 11)), "networks")
+    panels = result.draw().axes
+    titles = ["random", *(f"{low}-{low + 10}" for low in range(10, 70, 10)), "≥70", "all"]
+    assert [axes.get_title() for axes in panels] == titles
+    for axes, title in zip(panels, titles, strict=True):
+        condensed = recorder.scored[f"dm-10-{title.replace('≥70', '70-100')}"].train_set
+        (image,) = axes.images
+        assert np.array_equal(np.asarray(image.get_array()), np.asarray(draw_grid([condensed], [""])))  # type: ignore[list-item]
+
+
+@pytest.mark.usefixtures("recorder")
+def test_distribution_draws_real_images_as_points_and_synthetic_images_as_stars(tmp_path: Path) -> None:
+    methods = ("dsa", "dm")
+    context = make_context("distribution", tmp_path, "tiny", size=8, counts=[20] * 4, methods=methods)
+    panels = run_in(context, "distribution").draw().axes
+    coordinates, _ = read_tensors(tmp_path / "parts" / "map" / "coordinates.safetensors")
+    assert [axes.get_title() for axes in panels] == list(methods)
+    for axes, method in zip(panels, methods, strict=True):
+        for marker, name, num in ((".", "real", 20), ("*", method, 2)):
+            lines = [np.asarray(line.get_xydata()) for line in axes.lines if line.get_marker() == marker]
+            lines = [points for points in lines if len(points)]  # the entry of the legend has no points
+            assert len(lines) == 3  # classes
+            for label, points in enumerate(lines):
+                expected = coordinates[name][coordinates[f"{name}.labels"] == label]
+                assert len(expected) == num and np.array_equal(points, expected)
+
+
+@pytest.mark.usefixtures("recorder")
+def test_legend_shows_unusual_class_names(tmp_path: Path) -> None:
+    context = make_context("distribution", tmp_path, "tiny", size=8, counts=[20] * 3, methods=("dm",))
+    train = dataclasses.replace(context.splits.train, class_names=("10$ to 20$", "_a", "b\nc"))
+    context.splits = dataclasses.replace(context.splits, train=train)
+    figure = run_in(context, "distribution").draw()
+    figure.savefig(io.BytesIO())  # invalid mathematics would fail here
     (legend,) = figure.legends
-    assert [text.get_text() for text in legend.get_texts()] == ["cat", "dog", "of the set"]
-    assert "t-SNE" in figure.get_supxlabel()
-
-
-@pytest.mark.parametrize("name", ["networks", "cost", "distribution"])
-def test_stopped_often_it_comes_out_the_same(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("condenset.runs.SETTLE_SECONDS", 0.0)
-    monkeypatch.setitem(common.RECIPES_AT, "tiny", common.RECIPES_AT["tiny"] | {"iterations": 2, "batch": 8})
-    monkeypatch.setitem(common.PROTOCOLS_AT, "tiny", common.PROTOCOLS_AT["tiny"] | {"epochs": 1, "nets": 1})
-    splits = Splits(train=tiny_data([24, 24, 24]), test=tiny_data([8, 8, 8]))
-
-    def go(folder: Path, stop: int) -> experiments.Outcome:
-        run = Run(seed=1, place=Place.best("cpu"), folder=folder)
-        run.progress = StopAtLoop(run, stop)
-        return experiments.perform(name, splits, run, folder, dataset="tiny", scale="tiny")
-
-    undisturbed = go(tmp_path / "whole", 999)
-    stops = 0
-    for stop in (1, 1, 2, 3, 999):
-        try:
-            again = go(tmp_path / "cut", stop)
-        except Interrupted:
-            stops += 1
-    assert stops >= 3
-    timed = {"seconds", "condense_seconds", "peak_memory_bytes"}
-    for mine, theirs in zip(again.records, undisturbed.records, strict=True):
-        assert {k: v for k, v in mine.items() if k not in timed} == {k: v for k, v in theirs.items() if k not in timed}
+    assert [text.get_text() for text in legend.get_texts()] == [r"10\$ to 20\$", " _a", "b c", "synthetic"]

@@ -1,4 +1,4 @@
-"""The same random inputs every time."""
+"""Seed the inputs of the tests of networks."""
 
 from __future__ import annotations
 
@@ -7,5 +7,6 @@ import torch
 
 
 @pytest.fixture(autouse=True)
-def seeded() -> None:
+def seed_inputs() -> None:
+    """Draw the same random inputs in every run."""
     torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""Every architecture: shapes, parameter counts, sizes, and the forward pass against a plain reading of its layers."""
+"""Every architecture: shapes, parameter counts, image sizes, and the forward pass against its layers written out."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from condenset.errors import UserError
-from condenset.networks import NETWORKS, Network, build, canonical, search_space
+from condenset.networks import NETWORKS, Network, canonical_spec, search_space
+from condenset.networks import build as build_network
 from condenset.networks.resnet import BasicBlock
 
-# spec, channels, size -> length of the embedding, number of parameters; 10 classes
-KNOWN = [
+# spec, channels, image size -> length of the embedding, number of parameters for 10 classes
+SIZES = [
     ("convnet", 3, 32, 2048, 320_010),
     ("convnet", 1, 28, 2048, 317_706),
     ("convnet", 3, 28, 2048, 320_010),
@@ -46,8 +47,8 @@ KNOWN = [
     ("mlp", 1, 28, 128, 118_282),
     ("mlp(width=16)", 1, 8, 16, 1482),
 ]
-# spec, channels -> the smallest images it takes
-SMALLEST = [
+# spec, channels -> the smallest image size
+MIN_SIZES = [
     ("convnet(depth=4)", 3, 16),
     ("convnet(depth=1)", 1, 2),
     ("convnet(depth=3, pooling='none')", 1, 2),
@@ -63,13 +64,21 @@ SMALLEST = [
 ]
 
 
+def build(spec: str, *, channels: int, size: int, num_classes: int) -> Network:
+    network = build_network(spec, channels=channels, size=size, num_classes=num_classes)
+    assert isinstance(network, Network)
+    return network
+
+
 def build_meta(spec: str, *, channels: int = 3, size: int = 32, num_classes: int = 10) -> Network:
     with torch.device("meta"):
         return build(spec, channels=channels, size=size, num_classes=num_classes)
 
 
-@pytest.mark.parametrize(("spec", "channels", "size", "num_features", "num_parameters"), KNOWN)
-def test_known_sizes(spec: str, channels: int, size: int, num_features: int, num_parameters: int) -> None:
+@pytest.mark.parametrize(("spec", "channels", "size", "num_features", "num_parameters"), SIZES)
+def test_numbers_of_features_and_parameters(
+    spec: str, channels: int, size: int, num_features: int, num_parameters: int
+) -> None:
     network = build_meta(spec, channels=channels, size=size)
     assert network.num_features == num_features
     assert sum(parameter.numel() for parameter in network.parameters()) == num_parameters
@@ -90,7 +99,7 @@ def test_shapes(name: str, channels: int, size: int) -> None:
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_the_classifier_reads_the_embedding(name: str) -> None:
+def test_the_classifier_gets_the_embedding(name: str) -> None:
     network = build(name, channels=3, size=32, num_classes=5).eval()
     images = torch.randn(2, 3, 32, 32)
     embedding = network.embed(images)
@@ -98,22 +107,22 @@ def test_the_classifier_reads_the_embedding(name: str) -> None:
     torch.testing.assert_close(network(images), F.linear(embedding, network.classifier.weight, network.classifier.bias))
 
 
-@pytest.mark.parametrize(("spec", "channels", "smallest"), SMALLEST)
-def test_the_smallest_images_still_tell_apart(spec: str, channels: int, smallest: int) -> None:
-    network = build(spec, channels=channels, size=smallest, num_classes=3)
-    embedding = network.embed(torch.randn(4, channels, smallest, smallest))
+@pytest.mark.parametrize(("spec", "channels", "min_size"), MIN_SIZES)
+def test_features_of_the_smallest_images_differ(spec: str, channels: int, min_size: int) -> None:
+    network = build(spec, channels=channels, size=min_size, num_classes=3)
+    embedding = network.embed(torch.randn(4, channels, min_size, min_size))
     assert (embedding.std(dim=0) > 0).any()
-    with pytest.raises(UserError, match=f"needs images of at least {smallest}x{smallest}, but got .*x"):
-        build_meta(spec, channels=channels, size=smallest - 1)
+    with pytest.raises(UserError, match=f"needs images of at least {min_size}x{min_size}, but got .*x"):
+        build_meta(spec, channels=channels, size=min_size - 1)
 
 
-def test_too_small_message() -> None:
+def test_message_for_too_small_images() -> None:
     with pytest.raises(UserError) as caught:
         build("convnet(depth=4)", channels=3, size=8, num_classes=10)
     assert str(caught.value) == "convnet(depth=4) needs images of at least 16x16, but got 8x8"
 
 
-def test_group_norm_needs_whole_groups() -> None:
+def test_group_norm_needs_a_multiple_of_four() -> None:
     with pytest.raises(UserError, match="width must be a multiple of 4 with norm='group', but got 6"):
         build("convnet(width=6, norm='group')", channels=3, size=32, num_classes=10)
 
@@ -129,13 +138,13 @@ def test_all_720_networks_of_the_search_space_build() -> None:
     options = ("width", "depth", "norm", "activation", "pooling")
     specs = [f"convnet({', '.join(f'{k}={v!r}' for k, v in zip(options, point, strict=True))})" for point in space]
     assert specs == search_space() == search_space(28) == search_space(16)
-    assert len({canonical(spec, size=32) for spec in specs}) == 720
+    assert len({canonical_spec(spec, size=32) for spec in specs}) == 720
     for spec in specs:
         build_meta(spec)
 
 
-def state(network: nn.Module) -> dict[str, Tensor]:
-    """Parameters with the norms' moved off their start, so that a forgotten one shows."""
+def perturb_norms(network: nn.Module) -> dict[str, Tensor]:
+    """Add noise to the parameters of the norms, so that a missing one is noticed, and return all parameters."""
     with torch.no_grad():
         for name, parameter in network.named_parameters():
             if "norm" in name:
@@ -144,9 +153,9 @@ def state(network: nn.Module) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize(("size", "first_padding"), [(28, 3), (32, 1), (20, 1)])
-def test_convnet_layer_by_layer(size: int, first_padding: int) -> None:
+def test_convnet_equals_its_layers(size: int, first_padding: int) -> None:
     network = build("convnet(width=8, depth=2)", channels=1, size=size, num_classes=3)
-    values = state(network)
+    values = perturb_norms(network)
     images = maps = torch.randn(2, 1, size, size)
     for block, padding in ((0, first_padding), (1, 1)):
         prefix = f"blocks.{block}."
@@ -157,7 +166,7 @@ def test_convnet_layer_by_layer(size: int, first_padding: int) -> None:
 
 
 @pytest.mark.parametrize(("channels", "first_padding"), [(1, 4), (3, 2)])
-def test_alexnet_layer_by_layer(channels: int, first_padding: int) -> None:
+def test_alexnet_equals_its_layers(channels: int, first_padding: int) -> None:
     network = build("alexnet", channels=channels, size=28, num_classes=3)
     images = maps = torch.randn(2, channels, 28, 28)
     for block, (padding, pooled) in enumerate(((first_padding, 1), (2, 1), (1, 0), (1, 0), (1, 1))):
@@ -167,9 +176,9 @@ def test_alexnet_layer_by_layer(channels: int, first_padding: int) -> None:
     torch.testing.assert_close(network.embed(images), maps.flatten(1))
 
 
-def test_vgg_layer_by_layer() -> None:
+def test_vgg_equals_its_layers() -> None:
     network = build("vgg11", channels=1, size=28, num_classes=3)
-    values = state(network)
+    values = perturb_norms(network)
     images = maps = torch.randn(2, 1, 28, 28)
     for block, pooled in enumerate((1, 1, 0, 1, 0, 1, 0, 1)):
         prefix = f"blocks.{block}."
@@ -181,9 +190,9 @@ def test_vgg_layer_by_layer() -> None:
 
 
 @pytest.mark.parametrize("average_pooling", [False, True])
-def test_residual_block_by_hand(average_pooling: bool) -> None:
+def test_residual_block_equals_its_layers(average_pooling: bool) -> None:
     block = BasicBlock(4, 8, stride=2, norm="instance", average_pooling=average_pooling)
-    values = state(block)
+    values = perturb_norms(block)
     stride = 1 if average_pooling else 2
 
     def shrink(maps: Tensor) -> Tensor:
@@ -200,14 +209,14 @@ def test_residual_block_by_hand(average_pooling: bool) -> None:
     torch.testing.assert_close(block(images), F.relu(inner + shortcut))
 
 
-def test_resnets_differ_in_their_strides_and_their_end() -> None:
+def test_resnets_differ_in_strides_and_pooling() -> None:
     images = torch.empty(2, 3, 32, 32, device="meta")
-    plain, pooled = build_meta("resnet18"), build_meta("resnet18_ap")
-    for network, strides in ((plain, {(1, 1), (2, 2)}), (pooled, {(1, 1)})):
+    strided, pooled = build_meta("resnet18"), build_meta("resnet18_ap")
+    for network, strides in ((strided, {(1, 1), (2, 2)}), (pooled, {(1, 1)})):
         assert {module.stride for module in network.modules() if isinstance(module, nn.Conv2d)} == strides
         maps = network.get_submodule("blocks")(network.get_submodule("stem")(images))
         assert maps.shape == (2, 512, 4, 4)
-    assert (plain.num_features, pooled.num_features) == (512, 512 * 4 * 4)
+    assert (strided.num_features, pooled.num_features) == (512, 512 * 4 * 4)
 
 
 def test_resnet_averages_its_last_map() -> None:
@@ -218,7 +227,7 @@ def test_resnet_averages_its_last_map() -> None:
     torch.testing.assert_close(network.embed(images), expected)
 
 
-def test_lenet_by_hand() -> None:
+def test_lenet_equals_its_layers() -> None:
     network = build("lenet", channels=1, size=28, num_classes=3)
     values = iter(network.parameters())
     images = torch.randn(2, 1, 28, 28)
@@ -228,7 +237,7 @@ def test_lenet_by_hand() -> None:
     torch.testing.assert_close(network.embed(images), F.relu(F.linear(hidden, next(values), next(values))))
 
 
-def test_mlp_by_hand() -> None:
+def test_mlp_equals_its_layers() -> None:
     network = build("mlp(width=16)", channels=3, size=8, num_classes=3)
     values = iter(network.parameters())
     images = torch.randn(2, 3, 8, 8)
@@ -236,13 +245,13 @@ def test_mlp_by_hand() -> None:
     torch.testing.assert_close(network.embed(images), F.relu(F.linear(hidden, next(values), next(values))))
 
 
-def test_of_the_search_space_what_fits_smaller_images_is_left() -> None:
-    small = search_space(8)
-    assert len(small) == 720 - 4 * 5 * 3 * 2  # of depth 4 those without pooling are left
-    assert small == [spec for spec in search_space() if spec in small]
+def test_the_search_space_of_small_images_has_the_networks_that_fit() -> None:
+    specs = search_space(8)
+    assert len(specs) == 720 - 4 * 5 * 3 * 2  # no network of depth 4 with pooling
+    assert specs == [spec for spec in search_space() if spec in specs]
     with torch.device("meta"):
         for spec in search_space():
-            if spec in small:
+            if spec in specs:
                 build(spec, channels=1, size=8, num_classes=10)
             else:
                 with pytest.raises(UserError, match="needs images of at least"):

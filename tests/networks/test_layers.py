@@ -1,4 +1,4 @@
-"""Norms, activations and poolings against their formulas."""
+"""Norms, activations and pooling layers against their formulas."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from condenset.networks.layers import ACTIVATIONS, NORMS, POOLINGS, AveragePool,
 CHANNELS, SIZE = 8, 6
 
 
-def standardise(maps: Tensor, dims: tuple[int, ...]) -> Tensor:
+def standardize(maps: Tensor, dims: tuple[int, ...]) -> Tensor:
     mean = maps.mean(dim=dims, keepdim=True)
     variance = (maps - mean).square().mean(dim=dims, keepdim=True)
     return (maps - mean) / (variance + 1e-5).sqrt()
 
 
-def standardise_groups(maps: Tensor) -> Tensor:
-    return standardise(maps.unflatten(1, (4, CHANNELS // 4)), (2, 3, 4)).flatten(1, 2)
+def standardize_groups(maps: Tensor) -> Tensor:
+    return standardize(maps.unflatten(1, (4, CHANNELS // 4)), (2, 3, 4)).flatten(1, 2)
 
 
-BY_HAND: dict[str, Callable[[Tensor], Tensor]] = {
+FORMULAS: dict[str, Callable[[Tensor], Tensor]] = {
     "none": lambda maps: maps,
-    "batch": lambda maps: standardise(maps, (0, 2, 3)),
-    "layer": lambda maps: standardise(maps, (1, 2, 3)),
-    "instance": lambda maps: standardise(maps, (2, 3)),
-    "group": standardise_groups,
+    "batch": lambda maps: standardize(maps, (0, 2, 3)),
+    "layer": lambda maps: standardize(maps, (1, 2, 3)),
+    "instance": lambda maps: standardize(maps, (2, 3)),
+    "group": standardize_groups,
 }
 AFFINE_SHAPE = {
     "batch": (CHANNELS,),
@@ -40,10 +40,10 @@ AFFINE_SHAPE = {
 
 
 @pytest.mark.parametrize("name", NORMS)
-def test_norm_is_its_formula(name: str) -> None:
+def test_norm_equals_its_formula(name: str) -> None:
     maps = 3 * torch.randn(5, CHANNELS, SIZE, SIZE) + 2
     norm = NORMS[name](CHANNELS, SIZE)
-    torch.testing.assert_close(norm(maps), BY_HAND[name](maps))
+    torch.testing.assert_close(norm(maps), FORMULAS[name](maps))
     assert {tuple(parameter.shape) for parameter in norm.parameters()} == (
         {AFFINE_SHAPE[name]} if name != "none" else set()
     )
@@ -64,7 +64,9 @@ def test_activations() -> None:
 
 def test_poolings() -> None:
     maps = torch.randn(2, 3, 7, 7)
-    windows = maps[..., :6, :6].unflatten(-1, (3, 2)).unflatten(-3, (3, 2))  # (2, 3, 3, 2, 3, 2); the odd edge is left
+    windows = (
+        maps[..., :6, :6].unflatten(-1, (3, 2)).unflatten(-3, (3, 2))
+    )  # (2, 3, 3, 2, 3, 2); the odd edge is left out
     expected = {"none": maps, "max": windows.amax((-3, -1)), "average": windows.mean((-3, -1))}
     assert set(POOLINGS) == set(expected)
     for name, make in POOLINGS.items():
@@ -74,7 +76,7 @@ def test_poolings() -> None:
 @pytest.mark.parametrize("pooling", POOLINGS)
 @pytest.mark.parametrize("kernel", [3, 5])
 @pytest.mark.parametrize("padding", [None, 4])
-def test_block_knows_its_size(pooling: str, kernel: int, padding: int | None) -> None:
+def test_block_computes_its_output_size(pooling: str, kernel: int, padding: int | None) -> None:
     block = Block(3, 4, size=9, kernel=kernel, padding=padding, norm="layer", pooling=pooling)
     assert block(torch.randn(2, 3, 9, 9)).shape == (2, 4, block.size, block.size)
 
@@ -82,23 +84,23 @@ def test_block_knows_its_size(pooling: str, kernel: int, padding: int | None) ->
 def test_block_order() -> None:
     block = Block(3, 4, size=8, norm="instance", activation="sigmoid", pooling="max")
     images = torch.randn(2, 3, 8, 8)
-    expected = torch.nn.functional.max_pool2d(torch.sigmoid(standardise(block.conv(images), (2, 3))), 2)
+    expected = torch.nn.functional.max_pool2d(torch.sigmoid(standardize(block.conv(images), (2, 3))), 2)
     torch.testing.assert_close(block(images), expected)
 
 
 @pytest.mark.parametrize("shape", [(2, 3, 8, 8), (1, 4, 6, 10), (2, 3, 7, 8), (1, 2, 5, 5), (1, 1, 2, 130)])
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
-def test_average_pooling_is_torchs_own(shape: tuple[int, ...], layout: torch.memory_format) -> None:
+def test_average_pooling_equals_pytorch(shape: tuple[int, ...], layout: torch.memory_format) -> None:
     maps = torch.randn(shape).contiguous(memory_format=layout).requires_grad_()
-    mine, theirs = AveragePool(2)(maps), F.avg_pool2d(maps, 2)
-    torch.testing.assert_close(mine, theirs)
-    outside = torch.randn_like(theirs)
-    torch.testing.assert_close(
-        torch.autograd.grad(mine, maps, outside)[0], torch.autograd.grad(theirs, maps, outside)[0]
-    )
+    actual, expected = AveragePool(2)(maps), F.avg_pool2d(maps, 2)
+    torch.testing.assert_close(actual, expected)
+    output_grad = torch.randn_like(expected)
+    (actual_grad,) = torch.autograd.grad(actual, maps, output_grad)
+    (expected_grad,) = torch.autograd.grad(expected, maps, output_grad)
+    torch.testing.assert_close(actual_grad, expected_grad)
 
 
-def test_average_pooling_asked_for_without_gradients_first_works_with_them_later() -> None:
+def test_the_cached_pooling_matrix_of_inference_mode_works_with_gradients() -> None:
     with torch.inference_mode(), torch.device("meta"):
         assert AveragePool(2)(torch.randn(1, 1, 12, 12, device="cpu")).device.type == "cpu"
     AveragePool(2)(torch.randn(1, 1, 12, 12).requires_grad_()).sum().backward()

@@ -1,4 +1,4 @@
-"""Specs: what they may say, what they mean spelled out, and what is refused."""
+"""Specs: parsing, canonical form, and error messages."""
 
 from __future__ import annotations
 
@@ -8,10 +8,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from condenset.errors import UserError
-from condenset.networks import NETWORKS, build, canonical, describe, title, uses_batch_norm
-from condenset.networks.spec import read_spec
+from condenset.networks import (
+    NETWORKS,
+    Network,
+    build,
+    canonical_spec,
+    describe_networks,
+    display_name,
+    uses_batch_norm,
+)
+from condenset.networks.spec import parse_spec
 
-# spec -> what the message must hold
+# spec -> part of the message
 REFUSED = {
     "convnet(width=__import__('os').system('x'))": "a network must be written like",
     "convnet(width=open('x').read())": "a network must be written like",
@@ -57,36 +65,36 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("spec", REFUSED)
-def test_refused_in_one_line(spec: str) -> None:
-    uses = (
+def test_invalid_specs_are_refused_in_one_line(spec: str) -> None:
+    functions = (
         lambda: build(spec, channels=3, size=32, num_classes=10),
-        lambda: canonical(spec, size=32),
-        lambda: title(spec),
+        lambda: canonical_spec(spec, size=32),
+        lambda: display_name(spec),
         lambda: uses_batch_norm(spec),
     )
-    for use in uses:
+    for function in functions:
         with pytest.raises(UserError) as caught:
-            use()
+            function()
         message = str(caught.value)
         assert REFUSED[spec] in message
         assert "\n" not in message
 
 
-def test_a_spec_is_text() -> None:
+def test_a_spec_must_be_a_string() -> None:
     with pytest.raises(UserError, match=r"but got 3$"):
         build(3, channels=3, size=32, num_classes=10)  # type: ignore[arg-type]
 
 
-def test_no_remarks_of_pythons_own(recwarn: pytest.WarningsRecorder) -> None:
-    read_spec("convnet(norm='\\d')")
+def test_python_warnings_are_suppressed(recwarn: pytest.WarningsRecorder) -> None:
+    parse_spec("convnet(norm='\\d')")
     assert not recwarn.list
 
 
 @given(st.one_of(st.text(max_size=30), st.text(alphabet="convnet(width=3,'\\ *[]{}:.1)-\n", max_size=30)))
 @settings(deadline=None, max_examples=300)
-def test_any_text_is_read_or_refused(text: str) -> None:
+def test_any_text_is_parsed_or_refused(text: str) -> None:
     try:
-        name, options = read_spec(text)
+        name, options = parse_spec(text)
     except UserError as error:
         assert len(str(error).splitlines()) == 1
     else:
@@ -98,60 +106,72 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 def specs(draw: st.DrawFn) -> str:
     name = draw(st.sampled_from(sorted(NETWORKS)))
     options = NETWORKS[name].options
-    parts = []
+    arguments = []
     for key in draw(st.permutations(sorted(options)))[: draw(st.integers(0, len(options)))]:
         values = {"width": st.integers(1, 16).map(lambda n: 4 * n), "depth": st.integers(1, 4)}
         value = draw(values[key] if key in values else st.sampled_from(options[key].choices))
-        parts.append(f"{key} = {value!r}")
-    return f" {name}({', '.join(parts)})" if parts else name
+        arguments.append(f"{key} = {value!r}")
+    return f" {name}({', '.join(arguments)})" if arguments else name
 
 
 @given(specs(), st.sampled_from([28, 32, 64]), st.sampled_from([1, 3]))
 @settings(deadline=None, max_examples=60)
-def test_canonical_is_the_same_network_spelled_out(spec: str, size: int, channels: int) -> None:
-    full = canonical(spec, size=size)
-    assert canonical(full, size=size) == full
-    assert canonical(full, size=8) == full  # nothing is left for the size to decide
-    assert read_spec(full)[1].keys() == NETWORKS[read_spec(spec)[0]].options.keys()
+def test_canonical_spec_builds_the_same_network(spec: str, size: int, channels: int) -> None:
+    full = canonical_spec(spec, size=size)
+    assert canonical_spec(full, size=size) == full
+    assert canonical_spec(full, size=8) == full  # no option depends on the size any more
+    assert parse_spec(full)[1].keys() == NETWORKS[parse_spec(spec)[0]].options.keys()
     with torch.device("meta"):
-        first, second = (build(s, channels=channels, size=size, num_classes=4) for s in (spec, full))
+        first, second = (build(name, channels=channels, size=size, num_classes=4) for name in (spec, full))
     assert str(first) == str(second)
     assert uses_batch_norm(spec) == uses_batch_norm(full) == uses_batch_norm(first) == ("'batch'" in full)
 
 
-def test_canonical_spells_options_in_the_tables_order() -> None:
+def test_canonical_spec_keeps_the_declared_order_of_options() -> None:
     expected = "convnet(width=64, depth=3, norm='batch', activation='relu', pooling='average')"
-    assert canonical("convnet(norm='batch', width=64)", size=32) == expected
-    assert canonical("resnet18", size=32) == "resnet18(norm='instance')"
-    assert canonical("lenet()", size=32) == "lenet"
+    assert canonical_spec("convnet(norm='batch', width=64)", size=32) == expected
+    assert canonical_spec("resnet18", size=32) == "resnet18(norm='instance')"
+    assert canonical_spec("lenet()", size=32) == "lenet"
 
 
 @pytest.mark.parametrize(("size", "depth"), [(8, 2), (15, 2), (16, 3), (28, 3), (32, 3), (63, 3), (64, 4), (84, 4)])
-def test_the_default_depth_follows_from_the_size(size: int, depth: int) -> None:
-    assert f"depth={depth}" in canonical("convnet", size=size)
+def test_the_default_depth_depends_on_the_size(size: int, depth: int) -> None:
+    assert f"depth={depth}" in canonical_spec("convnet", size=size)
     with torch.device("meta"):
         assert len(build("convnet", channels=3, size=size, num_classes=2).get_submodule("blocks")._modules) == depth
 
 
-def test_titles() -> None:
-    titles = [title(name) for name in NETWORKS]
-    assert titles == ["ConvNet", "AlexNet", "small AlexNet", "VGG-11", "ResNet-18", "ResNet-18AP", "LeNet", "MLP"]
-    assert title("convnet(norm='batch')") == "ConvNetBN"
-    assert title("convnet(norm='layer')") == "ConvNet"
+def test_display_names() -> None:
+    names = [display_name(name) for name in NETWORKS]
+    assert names == ["ConvNet", "AlexNet", "small AlexNet", "VGG-11", "ResNet-18", "ResNet-18AP", "LeNet", "MLP"]
+    assert display_name("convnet(norm='batch')") == "ConvNetBN"
+    assert display_name("convnet(norm='layer')") == "ConvNet"
 
 
-def test_describe_gives_names_defaults_and_choices() -> None:
-    rows = {row.name: row for row in describe()}
+def test_describe_networks_lists_defaults_and_choices() -> None:
+    rows = {row.name: row for row in describe_networks()}
     assert list(rows) == list(NETWORKS)
     assert rows["convnet"].options.startswith(
         "width=128, depth=3, norm='instance' [none, batch, layer, instance, group]"
     )
     assert rows["lenet"].options == ""
-    assert all(row.text and "\n" not in row.text for row in rows.values())
+    assert all(row.description and "\n" not in row.description for row in rows.values())
 
 
-def test_the_table_builds_too() -> None:
+def test_an_architecture_builds_a_network() -> None:
     network = NETWORKS["convnet"](channels=1, size=8, num_classes=3, width=4)
+    assert isinstance(network, Network)
     assert network.num_features == 4 * 2 * 2
     with pytest.raises(UserError, match="but got 'widht'"):
         NETWORKS["convnet"](channels=1, size=8, num_classes=3, widht=4)
+
+
+@pytest.mark.parametrize("spec", ["convnet(depth=6, norm='batch')", "vgg11(norm='batch')", "resnet18_ap(norm='batch')"])
+def test_batch_norm_is_detected_from_the_modules_at_any_image_size(spec: str) -> None:
+    assert uses_batch_norm(spec)
+    assert not uses_batch_norm(spec.replace("batch", "instance"))
+
+
+def test_a_network_too_deep_for_every_image_size_is_refused() -> None:
+    with pytest.raises(UserError, match="needs images of at least"):
+        uses_batch_norm("convnet(depth=32)")

@@ -1,4 +1,4 @@
-"""Fresh networks as a function of uniform numbers, and batch norm on its batch alone."""
+"""Initialisation of networks from uniform numbers, flat parameter vectors, and batch norm with batch statistics."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from torch.func import functional_call
 
 from condenset.networks import (
     NETWORKS,
+    FlatParameters,
     Network,
-    Parameters,
-    batch_statistics,
     build,
-    headless,
-    initialise,
-    parameter_starts,
+    init_specs,
+    initialize,
+    to_embedding,
+    use_batch_statistics,
 )
 
 SPECS = [
@@ -27,59 +27,59 @@ SPECS = [
     "convnet(norm='none', activation='swish')",
     "convnet(norm='group', pooling='none', width=8)",
 ]
-
-
 CPU = torch.device("cpu")
 
 
-def uniforms_for(network: nn.Module, seed: int = 0) -> Tensor:
+def sample_uniforms(network: nn.Module, seed: int = 0) -> Tensor:
     num = sum(parameter.numel() for parameter in network.parameters())
     return torch.rand(num, generator=torch.Generator().manual_seed(seed))
 
 
-def fresh_for(network: nn.Module, uniforms: Tensor) -> dict[str, Tensor]:
-    parameters = Parameters(network, CPU)
-    return parameters.views(parameters.initial(uniforms), torch.float32)
+def initial_parameters(network: nn.Module, uniforms: Tensor) -> dict[str, Tensor]:
+    layout = FlatParameters(network, CPU)
+    return layout.unflatten(layout.initialize(uniforms), torch.float32)
 
 
 def small_convnet(norm: str = "instance", seed: int = 0) -> Network:
     spec = f"convnet(width=8, depth=2, norm={norm!r})"
-    return build(spec, channels=3, size=16, num_classes=4, seed=seed)
+    network = build(spec, channels=3, size=16, num_classes=4, seed=seed)
+    assert isinstance(network, Network)
+    return network
 
 
 @pytest.mark.parametrize("spec", SPECS)
 def test_names_shapes_and_count(spec: str) -> None:
     with torch.device("meta"):
         network = build(spec, channels=3, size=32, num_classes=10)
-    rows = parameter_starts(network)
-    assert [(row.name, row.shape) for row in rows] == [(n, p.shape) for n, p in network.named_parameters()]
-    assert Parameters(network, CPU).num == sum(p.numel() for p in network.parameters())
+    specs = init_specs(network)
+    assert [(spec.name, spec.shape) for spec in specs] == [(n, p.shape) for n, p in network.named_parameters()]
+    assert FlatParameters(network, CPU).num == sum(p.numel() for p in network.parameters())
 
 
-def test_bounds_are_one_over_the_root_of_the_fan_in() -> None:
-    rows = {row.name: row for row in parameter_starts(small_convnet())}
-    assert rows["blocks.0.conv.weight"].bound == rows["blocks.0.conv.bias"].bound == 1 / math.sqrt(3 * 9)
-    assert rows["blocks.1.conv.weight"].bound == 1 / math.sqrt(8 * 9)
-    assert rows["classifier.weight"].bound == rows["classifier.bias"].bound == 1 / math.sqrt(8 * 4 * 4)
-    assert (rows["blocks.0.norm.weight"].bound, rows["blocks.0.norm.weight"].fill) == (0, 1)
-    assert (rows["blocks.0.norm.bias"].bound, rows["blocks.0.norm.bias"].fill) == (0, 0)
+def test_bounds_are_the_inverse_root_of_the_fan_in() -> None:
+    specs = {spec.name: spec for spec in init_specs(small_convnet())}
+    assert specs["blocks.0.conv.weight"].bound == specs["blocks.0.conv.bias"].bound == 1 / math.sqrt(3 * 9)
+    assert specs["blocks.1.conv.weight"].bound == 1 / math.sqrt(8 * 9)
+    assert specs["classifier.weight"].bound == specs["classifier.bias"].bound == 1 / math.sqrt(8 * 4 * 4)
+    assert (specs["blocks.0.norm.weight"].bound, specs["blocks.0.norm.weight"].fill) == (0, 1)
+    assert (specs["blocks.0.norm.bias"].bound, specs["blocks.0.norm.bias"].fill) == (0, 0)
 
 
 def test_xavier_bounds_are_those_of_pytorch() -> None:
     network = small_convnet(norm="none")
-    rows = {row.name: row for row in parameter_starts(network, xavier=True)}
+    specs = {spec.name: spec for spec in init_specs(network, xavier=True)}
     for name, module in network.named_modules():
         if isinstance(module, nn.Conv2d | nn.Linear):
             with torch.no_grad():
                 largest = float(nn.init.xavier_uniform_(module.weight).abs().max())
-            assert 0.9 < largest / rows[f"{name}.weight"].bound <= 1
-            assert (rows[f"{name}.bias"].bound, rows[f"{name}.bias"].fill) == (0, 0)
-    assert parameter_starts(small_convnet(), xavier=True) == parameter_starts(small_convnet())  # norms do its work
+            assert 0.9 < largest / specs[f"{name}.weight"].bound <= 1
+            assert (specs[f"{name}.bias"].bound, specs[f"{name}.bias"].fill) == (0, 0)
+    assert init_specs(small_convnet(), xavier=True) == init_specs(small_convnet())  # no effect with norms
 
 
-def test_unknown_parameters_are_an_error() -> None:
+def test_unknown_layers_are_refused() -> None:
     with pytest.raises(TypeError, match="PReLU"):
-        parameter_starts(nn.Sequential(nn.Linear(2, 2), nn.PReLU()))
+        init_specs(nn.Sequential(nn.Linear(2, 2), nn.PReLU()))
 
 
 @pytest.mark.parametrize("spec", ["convnet", "alexnet(norm='batch')", "lenet", "mlp"])
@@ -87,126 +87,128 @@ def test_same_distribution_as_pytorch(spec: str) -> None:
     network = build(spec, channels=3, size=32, num_classes=10)
     name, options = (spec.split("(")[0], {"norm": "batch"} if "batch" in spec else {})
     reference = dict(NETWORKS[name](channels=3, size=32, num_classes=10, **options).named_parameters())
-    fresh = fresh_for(network, uniforms_for(network))
-    assert fresh.keys() == reference.keys()
-    for row in parameter_starts(network):
-        ours, theirs = fresh[row.name], reference[row.name]
-        assert ours.shape == theirs.shape
-        if not row.bound:
-            assert torch.equal(ours, theirs)
+    parameters = initial_parameters(network, sample_uniforms(network))
+    assert parameters.keys() == reference.keys()
+    for spec in init_specs(network):
+        actual, expected = parameters[spec.name], reference[spec.name]
+        assert actual.shape == expected.shape
+        if not spec.bound:
+            assert torch.equal(actual, expected)
             continue
-        assert max(ours.abs().max(), theirs.abs().max()) <= row.bound
-        if ours.numel() > 1000:
-            for values in (ours, theirs):
+        assert max(actual.abs().max(), expected.abs().max()) <= spec.bound
+        if actual.numel() > 1000:
+            for values in (actual, expected):
                 error = 5 / math.sqrt(values.numel())  # five standard errors
-                assert abs(values.mean() / row.bound) < error
-                assert abs(values.var() / row.bound**2 - 1 / 3) < error
-                assert values.abs().max() > 0.97 * row.bound
+                assert abs(values.mean() / spec.bound) < error
+                assert abs(values.var() / spec.bound**2 - 1 / 3) < error
+                assert values.abs().max() > 0.97 * spec.bound
 
 
-def test_each_number_sets_one_place() -> None:
+def test_each_uniform_number_sets_one_parameter() -> None:
     network = small_convnet()
-    uniforms = uniforms_for(network)
-    rows = parameter_starts(network)
-    bounds, fills = (torch.cat([torch.full((row.shape.numel(),), row[place]) for row in rows]) for place in (2, 3))
-    fresh = torch.cat([value.flatten() for value in fresh_for(network, uniforms).values()])
-    torch.testing.assert_close(fresh, (2 * uniforms - 1) * bounds + fills)
-    lowest = fresh_for(network, torch.zeros_like(uniforms))
+    uniforms = sample_uniforms(network)
+    specs = init_specs(network)
+    bounds = torch.cat([torch.full((spec.shape.numel(),), spec.bound) for spec in specs])
+    fills = torch.cat([torch.full((spec.shape.numel(),), spec.fill) for spec in specs])
+    flat = torch.cat([value.flatten() for value in initial_parameters(network, uniforms).values()])
+    torch.testing.assert_close(flat, (2 * uniforms - 1) * bounds + fills)
+    lowest = initial_parameters(network, torch.zeros_like(uniforms))
     assert torch.equal(lowest["classifier.bias"], torch.full((4,), -1 / math.sqrt(128)))
 
 
 @pytest.mark.parametrize("spec", SPECS)
-def test_functional_call_is_loading_the_values(spec: str) -> None:
+def test_functional_call_equals_loading_the_parameters(spec: str) -> None:
     size = 32 if spec == "vgg11" else 16
     network = build(spec, channels=1, size=size, num_classes=4)
     images = torch.randn(2, 1, size, size)
-    fresh = fresh_for(network, uniforms_for(network, seed=5))
-    called = functional_call(network, fresh, (images,))
-    before = network(images)
-    assert not torch.allclose(called, before)
-    missing, unexpected = network.load_state_dict(fresh, strict=False)
+    parameters = initial_parameters(network, sample_uniforms(network, seed=5))
+    called = functional_call(network, parameters, (images,))
+    assert not torch.allclose(called, network(images))
+    missing, unexpected = network.load_state_dict(parameters, strict=False)
     assert not unexpected
     assert all("running" in name or "num_batches" in name for name in missing)
     torch.testing.assert_close(network(images), called)
 
 
 @pytest.mark.parametrize("norm", ["instance", "batch"])
-def test_views_are_cast_but_batch_norm_stays_in_float32(norm: str) -> None:
+def test_parameters_are_cast_but_batch_norm_stays_in_float32(norm: str) -> None:
     network = small_convnet(norm)
-    parameters = Parameters(network, CPU)
-    views = parameters.views(parameters.initial(uniforms_for(network)), torch.bfloat16)
-    for name, view in views.items():
-        assert view.dtype == (torch.float32 if norm == "batch" and ".norm." in name else torch.bfloat16)
-    logits = functional_call(network, views, (torch.randn(2, 3, 16, 16, dtype=torch.bfloat16),))
+    layout = FlatParameters(network, CPU)
+    parameters = layout.unflatten(layout.initialize(sample_uniforms(network)), torch.bfloat16)
+    for name, parameter in parameters.items():
+        assert parameter.dtype == (torch.float32 if norm == "batch" and ".norm." in name else torch.bfloat16)
+    logits = functional_call(network, parameters, (torch.randn(2, 3, 16, 16, dtype=torch.bfloat16),))
     assert logits.dtype == torch.bfloat16
 
 
-def test_headless_gives_the_embedding() -> None:
+def test_to_embedding_removes_the_classifier() -> None:
     network = small_convnet()
     images = torch.randn(2, 3, 16, 16)
     embedding = network.embed(images)
-    assert torch.equal(headless(network)(images), embedding)
+    assert torch.equal(to_embedding(network)(images), embedding)
     assert not any(name.startswith("classifier") for name, _ in network.named_parameters())
 
 
 def test_one_graph_from_uniforms_to_logits() -> None:
     network = small_convnet()
-    parameters = Parameters(network, CPU)
+    layout = FlatParameters(network, CPU)
 
     def step(uniforms: Tensor, images: Tensor) -> Tensor:
-        logits: Tensor = functional_call(
-            network, parameters.views(parameters.initial(uniforms), torch.float32), (images,)
-        )
+        parameters = layout.unflatten(layout.initialize(uniforms), torch.float32)
+        logits: Tensor = functional_call(network, parameters, (images,))
         return logits
 
-    uniforms, images = uniforms_for(network), torch.randn(2, 3, 16, 16)
+    uniforms, images = sample_uniforms(network), torch.randn(2, 3, 16, 16)
     compiled = torch.compile(step, fullgraph=True, backend="eager")  # a host sync would break the graph
     torch.testing.assert_close(compiled(uniforms, images), step(uniforms, images))
 
 
-def test_gradients_reach_the_images_through_fresh_parameters() -> None:
+def test_gradients_reach_the_images() -> None:
     network = small_convnet()
     images = torch.randn(2, 3, 16, 16, requires_grad=True)
-    functional_call(network, fresh_for(network, uniforms_for(network)), (images,)).sum().backward()
+    functional_call(network, initial_parameters(network, sample_uniforms(network)), (images,)).sum().backward()
     assert images.grad is not None
     assert images.grad.abs().sum() > 0
     assert all(parameter.grad is None for parameter in network.parameters())
 
 
-def test_build_is_a_function_of_its_seed_and_leaves_the_global_generator_alone() -> None:
+def test_build_depends_on_its_seed_and_not_on_the_global_generator() -> None:
     state = torch.get_rng_state()
-    first, again, other = (small_convnet(seed=seed) for seed in (0, 0, 1))
+    first, repeated, other = (dict(small_convnet(seed=seed).named_parameters()) for seed in (0, 0, 1))
     assert torch.equal(torch.get_rng_state(), state)
-    for (name, a), b, c in zip(first.named_parameters(), again.parameters(), other.parameters(), strict=True):
-        assert a.requires_grad
-        assert torch.equal(a, b)
-        assert torch.equal(a, c) == (".norm." in name)
+    for name, parameter in first.items():
+        assert parameter.requires_grad
+        assert torch.equal(parameter, repeated[name])
+        assert torch.equal(parameter, other[name]) == (".norm." in name)
 
 
-def test_initialise_starts_afresh() -> None:
+def test_initialize_resets_a_network() -> None:
     network = small_convnet("batch")
     for module in network.modules():
         if isinstance(module, nn.BatchNorm2d):
             assert module.running_mean is not None
             assert torch.equal(module.running_mean, torch.zeros(8))
     network(torch.randn(4, 3, 16, 16) + 3)
-    uniforms = uniforms_for(network, seed=9)
-    assert initialise(network, uniforms) is network
-    fresh = fresh_for(network, uniforms)
+    uniforms = sample_uniforms(network, seed=9)
+    assert initialize(network, uniforms) is network
+    parameters = initial_parameters(network, uniforms)
     for name, value in network.state_dict().items():
-        expected = fresh[name] if name in fresh else torch.ones(8) if "running_var" in name else torch.zeros(8)
+        expected = (
+            parameters[name] if name in parameters else torch.ones(8) if "running_var" in name else torch.zeros(8)
+        )
         assert torch.equal(value, expected) if "num_batches" not in name else value == 0
 
 
 def test_batch_statistics() -> None:
-    plain, frozen = small_convnet("batch"), small_convnet("batch")
-    assert batch_statistics(frozen) is frozen
-    assert not list(frozen.buffers())
-    assert frozen.state_dict().keys() == dict(frozen.named_parameters()).keys()
+    original, changed = small_convnet("batch"), small_convnet("batch")
+    assert use_batch_statistics(changed) is changed
+    assert not list(changed.buffers())
+    assert changed.state_dict().keys() == dict(changed.named_parameters()).keys()
     images = 2 * torch.randn(4, 3, 16, 16) + 1
-    expected = plain.train()(images)
+    expected = original.train()(images)
     for mode in (True, False):
-        torch.testing.assert_close(frozen.train(mode)(images), expected)
-    assert not torch.allclose(plain.eval()(images), expected)  # else the test would say nothing
-    assert initialise(frozen, uniforms_for(frozen)) is frozen
-    assert functional_call(frozen, fresh_for(frozen, uniforms_for(frozen)), (images,)).shape == (4, 4)
+        torch.testing.assert_close(changed.train(mode)(images), expected)
+    assert not torch.allclose(original.eval()(images), expected)  # otherwise the test would prove nothing
+    uniforms = sample_uniforms(changed)
+    assert initialize(changed, uniforms) is changed
+    assert functional_call(changed, initial_parameters(changed, uniforms), (images,)).shape == (4, 4)

@@ -1,4 +1,4 @@
-"""Datasets of other libraries -> ImageData, known by what they can do; none of those libraries is imported."""
+"""Datasets of other libraries (torch, torchvision, Hugging Face); none of these libraries is imported."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from PIL import Image
 
-from condenset.data.arrays import as_labels, channels_first, to_bytes
-from condenset.data.images import GREY_MODES, Frame, check_size, framed
-from condenset.data.raw import Pixels, image_data
-from condenset.errors import UserError, check, one_line
-from condenset.progress import progress_bar
-from condenset.types import ImageData
+from condenset.data.arrays import as_labels, to_channels_first, to_uint8
+from condenset.data.image_data import ImageData
+from condenset.data.image_files import GREY_MODES, TargetShape, check_image_size, fit_image
+from condenset.data.lazy import Pixels, make_image_data
+from condenset.errors import UserError, check, format_error
+from condenset.io.progress import show_progress
 
 IMAGE_KEYS = ("image", "img")
 LABEL_KEYS = ("label", "fine_label")
@@ -29,62 +29,92 @@ def from_dataset(
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
     name: str | None = None,
-    can_flip: bool = True,
+    allow_hflip: bool = True,
+    verbose: bool = True,
 ) -> ImageData:
-    """Any map-style dataset of torch, torchvision or Hugging Face; images of mixed sizes need a `size` to be fitted to.
+    """Read a map-style dataset of torch, torchvision or Hugging Face into memory.
 
-    An item is (image, label), or a dict with 'image' or 'img' and 'label' or 'fine_label'; an image is a Pillow image,
-    an array or a tensor.
+    Args:
+        dataset: One split. Its items are (image, label), or dicts with 'image' or 'img' and 'label' or 'fine_label'.
+            An image is a Pillow image, an array or a tensor.
+        size: Image size in pixels. Images are cropped to their central square and resized. None leaves images as they
+            are; they must then be square and have the same size.
+        class_names: One name per class; by default those of the dataset.
+        mean, std: Normalisation constants per channel; measured if None.
+        name: Name of the dataset; by default the name of its class.
+        allow_hflip: Allow horizontal flips. Disable for text and digits.
+        verbose: Show progress.
+
+    Returns:
+        The images in the order of the dataset. They have one channel if all are grey.
+
+    Raises:
+        UserError: The object is not a map-style dataset, or an item has a wrong type or shape.
+
+    Example:
+        >>> import torch
+        >>> import condenset as cs
+        >>> dataset = torch.utils.data.TensorDataset(torch.zeros(4, 3, 32, 32), torch.tensor([0, 1, 0, 1]))
+        >>> cs.from_dataset(dataset, name="zeros", verbose=False)
+        ImageData(zeros: 4 images of 3x32x32, 2 classes)
     """
-    check_size(size)
+    check_image_size(size)
     if isinstance(dataset, Mapping):
-        raise UserError(f"give one split, not all of them: one of {', '.join(map(str, dataset))}")
-    streams = isinstance(dataset, torch.utils.data.IterableDataset)
-    if streams or not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
-        raise UserError(f"a dataset must have a length and items (map-style), but {type(dataset).__name__} has not")
+        raise UserError(f"dataset must be one split, but got all of them: choose one of {', '.join(map(str, dataset))}")
+    is_stream = isinstance(dataset, torch.utils.data.IterableDataset)
+    if is_stream or not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+        raise UserError(f"a dataset must have a length and items (map-style), but {type(dataset).__name__} does not")
     count = len(dataset)
     check(count > 0, "there must be at least one image", count)
-    title = name or type(dataset).__name__.lower()
+    name = name or type(dataset).__name__.lower()
+    pixels, item_labels = _read_items(dataset, count, size, f"reading {name}", verbose)
+    labels, names = as_labels(item_labels, class_names or _find_class_names(dataset), count)
+    images = torch.from_numpy(pixels)
+    return make_image_data(images, labels, names, mean, std, name=name, source=name, allow_hflip=allow_hflip)
+
+
+def _read_items(
+    dataset: Any, count: int, size: int | None, description: str, verbose: bool
+) -> tuple[Pixels, list[int | str]]:
     labels: list[int | str] = []
-    with progress_bar(f"reading {title}", count, "images") as advance:
+    with show_progress(description, count, verbose=verbose) as advance:
         for index in range(count):
-            item, label = _pair(dataset[index], index)
-            image = _as_pillow(item, index)
+            item, label = _split_item(dataset[index], index)
+            image = _to_pillow(item, index)
             if index == 0:
-                frame = _first_frame(image, size)
-                pixels = np.empty((count, frame.channels, frame.size, frame.size), np.uint8)
-            if frame.channels == 1 and image.mode not in GREY_MODES:  # the first in colour: those before were grey
-                frame, pixels = Frame(3, frame.size, frame.fits), pixels.repeat(3, axis=1)
-            pixels[index] = _framed(image, frame, index)
-            labels.append(_as_label(label, index))
+                target = _detect_target_shape(image, size)
+                pixels = np.empty((count, target.channels, target.size, target.size), np.uint8)
+            if target.channels == 1 and image.mode not in GREY_MODES:  # the first colour image after grey ones
+                target, pixels = TargetShape(3, target.size, target.resize), pixels.repeat(3, axis=1)
+            pixels[index] = _fit_item(image, target, index)
+            labels.append(_check_label(label, index))
             advance(1)
-    found, names = as_labels(labels, class_names or _class_names(dataset), count)
-    return image_data(torch.from_numpy(pixels), found, names, mean, std, title, title, can_flip)
+    return pixels, labels
 
 
-def _framed(image: Image.Image, frame: Frame, index: int) -> Pixels:
+def _fit_item(image: Image.Image, target: TargetShape, index: int) -> Pixels:
     try:
-        return framed(image, frame, f"image {index}")
+        return fit_image(image, target, f"image {index}")
     except UserError:
         raise
-    except Exception as error:  # an image file is often decoded only here, and may be broken
-        raise UserError(f"image {index} is not a readable image: {one_line(error)}") from None
+    except Exception as error:  # Pillow often decodes an image file only here, and the file can be broken
+        raise UserError(f"image {index} is not a readable image: {format_error(error)}") from None
 
 
-def _pair(item: Any, index: int) -> tuple[Any, Any]:
+def _split_item(item: Any, index: int) -> tuple[Any, Any]:
     if isinstance(item, Mapping):
         image_key = next((key for key in IMAGE_KEYS if key in item), None)
         label_key = next((key for key in LABEL_KEYS if key in item), None)
         if image_key is None or label_key is None:
-            wanted = f"one of {', '.join(IMAGE_KEYS)} and one of {', '.join(LABEL_KEYS)}"
-            raise UserError(f"items must have {wanted}, but item {index} has {', '.join(map(str, item))}")
+            rule = f"items must have one of {', '.join(IMAGE_KEYS)} and one of {', '.join(LABEL_KEYS)}"
+            raise UserError(f"{rule}, but item {index} has {', '.join(map(str, item))}")
         return item[image_key], item[label_key]
     if not isinstance(item, (tuple, list)) or len(item) != 2:
         raise UserError(f"items must be (image, label) or a dict, but item {index} is a {type(item).__name__}")
     return item[0], item[1]
 
 
-def _as_label(label: Any, index: int) -> int | str:
+def _check_label(label: Any, index: int) -> int | str:
     if isinstance(label, str):
         return label
     try:
@@ -93,32 +123,33 @@ def _as_label(label: Any, index: int) -> int | str:
         raise UserError(f"labels must be whole numbers or names, but label {index} is {label!r}") from None
 
 
-def _as_pillow(item: Any, index: int) -> Image.Image:
+def _to_pillow(item: Any, index: int) -> Image.Image:
     if isinstance(item, Image.Image):
         return item
     is_tensor = isinstance(item, torch.Tensor)
     if not is_tensor and not isinstance(item, np.ndarray):
-        kind = type(item).__name__
-        raise UserError(f"images must be Pillow images, arrays or tensors, but image {index} is a {kind}")
+        raise UserError(
+            f"images must be Pillow images, arrays or tensors, but image {index} is a {type(item).__name__}"
+        )
     array = item.detach().cpu().numpy() if is_tensor else item
     rule = f"image {index} must be (H, W), (H, W, C) or (C, H, W) with 1 or 3 channels"
     check(array.ndim in (2, 3), rule, array.shape)
-    planes = channels_first(array[None] if array.ndim == 2 else array, rule, prefer_first=is_tensor)
+    planes = to_channels_first(array[None] if array.ndim == 2 else array, rule, prefer_first=is_tensor)
     try:
-        pixels = to_bytes(planes)
+        pixels = to_uint8(planes)
     except UserError as error:
         raise UserError(f"image {index}: {error}") from None
     return Image.fromarray(pixels[0] if len(pixels) == 1 else np.ascontiguousarray(pixels.transpose(1, 2, 0)))
 
 
-def _first_frame(image: Image.Image, size: int | None) -> Frame:
+def _detect_target_shape(image: Image.Image, size: int | None) -> TargetShape:
     if size is None and image.width != image.height:
-        raise UserError(f"image 0 is {image.width}x{image.height}, not square: give a size to fit images to")
-    return Frame(1 if image.mode in GREY_MODES else 3, size or image.width, fits=size is not None)
+        raise UserError(f"image 0 is {image.width}x{image.height}, not square: give a size to resize images to")
+    return TargetShape(1 if image.mode in GREY_MODES else 3, size or image.width, resize=size is not None)
 
 
-def _class_names(dataset: Any) -> Sequence[str] | None:
-    """The names torchvision keeps in `classes` and Hugging Face in its features, if there are any."""
+def _find_class_names(dataset: Any) -> Sequence[str] | None:
+    """Return the names in torchvision's attribute `classes` or in Hugging Face's features, or None."""
     features = getattr(dataset, "features", None)
     if isinstance(features, Mapping):
         label = next((features[key] for key in LABEL_KEYS if key in features), None)

@@ -1,77 +1,90 @@
-"""Arrays in memory and in .npz files -> ImageData."""
+"""Arrays in memory: check pixels and labels, and make ImageData of them."""
 
 from __future__ import annotations
 
-import math
-import zipfile
-import zlib
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from condenset.data.guards import require_file
-from condenset.data.raw import HELD_OUT, Labels, Pixels, Raw, array_part, check_labels, hold_out, image_data
-from condenset.data.readers import DEFLATE_MOST
-from condenset.errors import UserError, check, one_line
-from condenset.types import ImageData
+from condenset.data.image_data import ImageData
+from condenset.data.lazy import Labels, Pixels, check_labels, make_image_data
+from condenset.errors import UserError, check
 
-LAYOUTS = "images must be (N, H, W), (N, H, W, C) or (N, C, H, W) with 1 or 3 channels"
-NPZ_KEYS = (("x_train", "y_train"), ("images", "labels"), ("x", "y"))
+LAYOUT_RULE = "images must be (N, H, W), (N, H, W, C) or (N, C, H, W) with 1 or 3 channels"
+BLOCK_IMAGES = 1024  # images that are converted at a time
 
 
 def from_arrays(
-    x: Any,
-    y: Any,
+    images: Any,
+    labels: Any,
     *,
     class_names: Sequence[str] | None = None,
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
     name: str = "arrays",
-    can_flip: bool = True,
+    allow_hflip: bool = True,
 ) -> ImageData:
-    """Images and labels held in NumPy arrays or tensors; uint8 (N, C, H, W) pixels are shared, not copied.
+    """Make ImageData of NumPy arrays or tensors. uint8 pixels in the layout (N, C, H, W) are shared, not copied.
 
-    x: uint8 or float in 0..1, (N, H, W), (N, H, W, C) or (N, C, H, W); y: (N,) whole numbers or names.
+    Args:
+        images: uint8, or floats in 0..1, of shape (N, H, W), (N, H, W, C) or (N, C, H, W).
+        labels: (N,) whole numbers or class names.
+        class_names: One name per class; by default the sorted names in `labels`, or 0, 1, ….
+        mean, std: Normalisation constants per channel; measured if None.
+        name: Name of the dataset.
+        allow_hflip: Allow horizontal flips. Disable for text and digits.
+
+    Returns:
+        The images in the given order.
+
+    Raises:
+        UserError: The arrays have a wrong shape or wrong values, or a class has no images.
+
+    Example:
+        >>> import numpy as np
+        >>> import condenset as cs
+        >>> pixels = np.zeros((4, 32, 32, 3), np.uint8)
+        >>> cs.from_arrays(pixels, ["cat", "dog", "cat", "dog"], name="pets")
+        ImageData(pets: 4 images of 3x32x32, 2 classes)
     """
-    images = as_pixels(x)
-    labels, names = as_labels(y, class_names, len(images))
-    return image_data(_tensor(images), labels, names, mean, std, name, name, can_flip)
+    pixels = as_pixels(images)
+    label_array, names = as_labels(labels, class_names, len(pixels))
+    tensor = _to_tensor(pixels)
+    return make_image_data(tensor, label_array, names, mean, std, name=name, source=name, allow_hflip=allow_hflip)
 
 
-def _tensor(images: Pixels) -> torch.Tensor:
-    if not (images.flags.writeable and images.flags.c_contiguous):  # torch shares no memory that is read-only
+def _to_tensor(images: Pixels) -> torch.Tensor:
+    if not (images.flags.writeable and images.flags.c_contiguous):  # torch cannot share read-only memory
         images = images.copy(order="C")
     return torch.from_numpy(images)
 
 
-def as_pixels(x: Any) -> Pixels:
-    """Any array of images as uint8 (N, C, H, W)."""
-    array = _array(x, "images")
+def as_pixels(images: Any) -> Pixels:
+    """Return images of any valid layout as uint8 (N, C, H, W)."""
+    array = _to_array(images, "images")
     if array.ndim == 3:
         array = array[:, None]
-    check(array.ndim == 4, LAYOUTS, array.shape)
-    return to_bytes(channels_first(array, LAYOUTS, prefer_first=True))
+    check(array.ndim == 4, LAYOUT_RULE, array.shape)
+    return to_uint8(to_channels_first(array, LAYOUT_RULE, prefer_first=True))
 
 
-def _array(x: Any, what: str) -> NDArray[Any]:
-    if isinstance(x, torch.Tensor):
-        x = x.detach().cpu()
-        x = x.float() if x.dtype == torch.bfloat16 else x  # which NumPy does not have
-        return x.numpy()  # type: ignore[no-any-return]
+def _to_array(values: Any, name: str) -> NDArray[Any]:
+    if isinstance(values, torch.Tensor):
+        values = values.detach().cpu()
+        values = values.float() if values.dtype == torch.bfloat16 else values  # NumPy has no bfloat16
+        return values.numpy()  # type: ignore[no-any-return]
     try:
-        return np.asarray(x)
+        return np.asarray(values)
     except ValueError:
-        raise UserError(f"{what} must form one array, but they differ in shape") from None
+        raise UserError(f"{name} must form one array, but they differ in shape") from None
 
 
-def channels_first(array: NDArray[Any], rule: str, *, prefer_first: bool) -> NDArray[Any]:
-    """(…, C, H, W) from either layout; where both could be meant, the one with square images, then the preferred."""
+def to_channels_first(array: NDArray[Any], rule: str, *, prefer_first: bool) -> NDArray[Any]:
+    """Return (…, C, H, W) from either layout. If both are possible, prefer square images, then `prefer_first`."""
     rows, middle, last = array.shape[-3:]
     could_be_first, could_be_last = rows in (1, 3), last in (1, 3)
     check(could_be_first or could_be_last, rule, array.shape)
@@ -81,130 +94,68 @@ def channels_first(array: NDArray[Any], rule: str, *, prefer_first: bool) -> NDA
     return array if could_be_first else np.moveaxis(array, -1, -3)
 
 
-def to_bytes(array: NDArray[Any]) -> Pixels:
-    """uint8 pixels as they are, floats in 0..1 rounded to them; anything else is refused."""
+def to_uint8(array: NDArray[Any]) -> Pixels:
+    """Return uint8 pixels as they are, and floats in 0..1 scaled to 0..255 and rounded."""
     if array.dtype == np.uint8:
         return array
     check(array.dtype.kind == "f", "pixels must be uint8, or floats in 0..1", str(array.dtype))
     pixels = np.empty(array.shape, np.uint8)
-    outside, first = 0, None
-    for start in range(0, len(array), 1024):
-        part = array[start : start + 1024]
-        wrong = ~((part >= 0) & (part <= 1))  # written so that NaN is wrong too
-        if wrong.any():
-            outside += int(wrong.sum())
-            first = first or (start, wrong)
-        elif not outside:
-            pixels[start : start + 1024] = np.rint(part.astype(np.float32) * 255)
+    num_outside, first = 0, None
+    for start in range(0, len(array), BLOCK_IMAGES):
+        block = array[start : start + BLOCK_IMAGES]
+        outside = ~((block >= 0) & (block <= 1))  # also true for NaN
+        if outside.any():
+            num_outside += int(outside.sum())
+            first = first or (start, outside)
+        elif not num_outside:
+            pixels[start : start + BLOCK_IMAGES] = np.rint(block.astype(np.float32) * 255)
     if first:
-        row, *rest = (int(i) for i in np.unravel_index(first[1].argmax(), first[1].shape))
-        index = (first[0] + row, *rest)
-        where = f"{outside} values do not, the first at {index}: {float(array[index])}"
-        raise UserError(f"float pixels must lie in 0..1, before any normalisation, but {where}")
+        row, *position = (int(i) for i in np.unravel_index(first[1].argmax(), first[1].shape))
+        index = (first[0] + row, *position)
+        reason = f"{num_outside} values are not, the first at {index}: {float(array[index])}"
+        raise UserError(f"float pixels must be in 0..1, before any normalisation, but {reason}")
     return pixels
 
 
-def as_labels(y: Any, class_names: Sequence[str] | None, count: int) -> tuple[Labels, tuple[str, ...]]:
-    """Labels as int64 and the class names, which are the sorted names in `y` or 0, 1, … where none are given."""
-    array = _array(y, "labels")
+def as_labels(labels: Any, class_names: Sequence[str] | None, count: int) -> tuple[Labels, tuple[str, ...]]:
+    """Return labels as int64 and the class names; by default the sorted names in `labels`, or 0, 1, …."""
+    array = _to_array(labels, "labels")
     array = array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
-    twice = [name for name, times in Counter(map(str, () if class_names is None else class_names)).items() if times > 1]
-    check(not twice, "class names must differ", ", ".join(twice))
-    check(array.shape == (count,), f"labels must have shape ({count},), one for each image", array.shape)
+    name_counts = Counter(map(str, () if class_names is None else class_names))
+    duplicates = [name for name, times in name_counts.items() if times > 1]
+    check(not duplicates, "class names must differ", ", ".join(duplicates))
+    check(array.shape == (count,), f"labels must have shape ({count},), one per image", array.shape)
     if array.dtype.kind in "USO":
-        return _named_labels(array.tolist(), class_names)
+        return _from_names(array.tolist(), class_names)
     check(array.dtype.kind in "iu", "labels must be whole numbers or names", str(array.dtype))
     check(count > 0, "there must be at least one image", count)
     values = np.unique(array)
     low, high = int(values[0]), int(values[-1])
     if low < 0 or (class_names is not None and high >= len(class_names)):
         last = "" if class_names is None else len(class_names) - 1
-        raise UserError(f"labels must lie in 0..{last}, but got {low if low < 0 else high}")
+        raise UserError(f"labels must be in 0..{last}, but got {low if low < 0 else high}")
     if class_names is None and high >= len(values):
         missing = sorted(set(range(min(high + 1, len(values) + 5))) - set(values.tolist()))[:5]
         more = "" if len(missing) == high + 1 - len(values) else ", …"
         raise UserError(f"labels must be 0..{high} without gaps, but no image has {', '.join(map(str, missing))}{more}")
     names = tuple(map(str, range(high + 1) if class_names is None else class_names))
-    labels = array.astype(np.int64)
-    check_labels(labels, names, "the set")
-    return labels, names
+    indices = array.astype(np.int64)
+    check_labels(indices, names, "the set")
+    return indices, names
 
 
-def _named_labels(values: list[Any], class_names: Sequence[str] | None) -> tuple[Labels, tuple[str, ...]]:
-    texts = [_text(value) for value in values]
+def _from_names(values: list[Any], class_names: Sequence[str] | None) -> tuple[Labels, tuple[str, ...]]:
+    texts = [to_text(value) for value in values]
     names = tuple(sorted(set(texts)) if class_names is None else map(str, class_names))
-    known = {name: label for label, name in enumerate(names)}
-    unknown = next((text for text in texts if text not in known), None)
+    label_of = {name: label for label, name in enumerate(names)}
+    unknown = next((text for text in texts if text not in label_of), None)
     check(unknown is None, f"labels must be among the {len(names)} class names", unknown)
-    labels = np.array([known[text] for text in texts], np.int64)
+    labels = np.array([label_of[text] for text in texts], np.int64)
     check_labels(labels, names, "the set")
     return labels, names
 
 
-def _text(value: Any) -> str:
+def to_text(value: Any) -> str:
+    """Return a name as text, also if it is bytes."""
     check(isinstance(value, (str, bytes)), "names must be text", value)
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
-
-
-def read_npz(path: Path) -> Raw:
-    """x_train, y_train and perhaps x_test, y_test (or images, labels; or x, y) of an .npz file, without pickles."""
-    require_file(path)
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return _read_npz(archive, str(path))
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from None
-    # RuntimeError: encrypted; MemoryError: a size that fits the file but not the machine
-    except (OSError, EOFError, ValueError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
-        raise UserError(f"{path} is not a readable .npz file: {one_line(error)}") from None
-
-
-def _read_npz(archive: zipfile.ZipFile, source: str) -> Raw:
-    held = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-    keys = next((pair for pair in NPZ_KEYS if set(pair) <= set(held)), None)
-    if keys is None:
-        wanted = " or ".join(", ".join(pair) for pair in NPZ_KEYS)
-        raise UserError(f"the file must hold {wanted}, but holds {', '.join(map(repr, held)) or 'nothing'}")
-    names = [_text(name) for name in _member(archive, held["class_names"]).flat] if "class_names" in held else None
-    images = as_pixels(_member(archive, held[keys[0]]))
-    labels, class_names = as_labels(_member(archive, held[keys[1]]), names, len(images))
-    tests = {"x_test", "y_test"} & set(held)
-    check(len(tests) != 1, "x_test and y_test must come together", sorted(tests))
-    if not tests:
-        train, test = hold_out(labels, class_names, "the file")
-        parts = array_part(images, labels, train), array_part(images, labels, test)
-        return Raw(*parts, class_names, f"{source}; {HELD_OUT}")
-    test_images = as_pixels(_member(archive, held["x_test"]))
-    test_labels, _ = as_labels(_member(archive, held["y_test"]), class_names, len(test_images))
-    return Raw(array_part(images, labels), array_part(test_images, test_labels), class_names, source)
-
-
-def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> NDArray[Any]:
-    """One array of an .npz; what its header promises must be what the archive says it holds, and can hold."""
-    check(info.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED), "members must be stored or deflated", info)
-    check(info.file_size <= info.compress_size * DEFLATE_MOST, "members must have a size they can have", info.file_size)
-    with archive.open(info) as file:
-        shape, dtype, header_bytes = npy_header(file)
-    if header_bytes + math.prod(shape) * dtype.itemsize != info.file_size:
-        raise UserError(
-            f"{info.filename} promises {shape} of {dtype}, which is not what its {info.file_size} bytes hold"
-        )
-    with archive.open(info) as file:
-        array: NDArray[Any] = npy.read_array(file, allow_pickle=False)
-    return array
-
-
-def npy_header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any], int]:
-    """(shape, dtype, bytes of the header) of a .npy stream; arrays of objects are refused."""
-    try:
-        version = npy.read_magic(file)
-        check(version in ((1, 0), (2, 0)), "the .npy version must be 1.0 or 2.0", version)
-        read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-        shape, _, dtype = read(file)
-    except UserError:
-        raise
-    except Exception as error:  # a header is parsed as Python text, which can fail in any way
-        raise UserError(f"its .npy header cannot be read: {one_line(error)}") from None
-    check(not dtype.hasobject and dtype.itemsize > 0, "arrays must be of numbers or text", str(dtype))
-    check(all(n >= 0 for n in shape), "an array's shape must not be negative", shape)
-    return shape, dtype, file.tell()

@@ -1,5 +1,5 @@
-"""Where work runs: this process's CPU, this machine's GPU."""
+"""Devices, precision, random streams, compilation and memory planning."""
 
-from condenset.engine.place import Place
+from condenset.engine.device import ComputeDevice
 
-__all__ = ["Place"]
+__all__ = ["ComputeDevice"]

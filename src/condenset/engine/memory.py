@@ -1,144 +1,187 @@
-"""How many classes may pass through a network together: counted from its layers, not tried on the user's time."""
+"""Estimate the memory of a run from the layers of its network, and split work so that it fits."""
 
 from __future__ import annotations
 
 import copy
+import itertools
 import warnings
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
-from condenset.engine.place import Place
+from condenset.engine.device import ComputeDevice
+from condenset.io.bytesize import format_bytes
 from condenset.networks.layers import Block
-from condenset.sizes import shown
 
 GIB = 2**30
-DEFAULT = 3 * GIB  # a GPU is busy with less: more memory would make nothing faster
-CPU_DEFAULT = GIB // 16  # about a slice of synthetic images; more leaves the caches and makes everything slower
-SHARE_OF_FREE = 0.8
-CACHED = 2**22  # numbers of a layer's maps
-COPIES = 4  # of the learned images and their velocity: both, and both again while a graph or a checkpoint is made
+GPU_TARGET_BYTES = 3 * GIB  # keeps a GPU busy: more memory makes nothing faster
+CPU_TARGET_BYTES = GIB // 16  # about one chunk of synthetic images: more would leave the caches and be slower
+USABLE_SHARE = 0.8  # of the memory that is free
+CPU_CACHE_NUMBERS = 2**22  # numbers of a layer's maps that fit into the caches of a CPU
+STATE_COPIES = 4  # images and velocity, and both again while a graph is captured or a checkpoint is written
 
 
 @dataclass(frozen=True)
-class Need:
-    """Bytes that a matching run takes: at any time, and for every class that passes through the network at once."""
+class MemoryEstimate:
+    """Bytes that a matching run needs: always, and per class that passes through the network at once."""
 
-    held: int
-    a_class: int
+    fixed_bytes: int
+    bytes_per_class: int
 
-    def of(self, classes: int) -> int:
-        """Bytes at most in use when so many classes pass together."""
-        return self.held + classes * self.a_class
+    def total(self, num_classes: int) -> int:
+        """Return the peak bytes when so many classes pass through the network at once."""
+        return self.fixed_bytes + num_classes * self.bytes_per_class
 
 
-def need(
+class _LayerSize(NamedTuple):
+    """Numbers per image that a layer stores: its input, intermediate values and its output."""
+
+    input: int
+    inner: int
+    output: int
+
+
+def estimate_memory(
     network: nn.Module,
-    place: Place,
-    image: tuple[int, int, int],
+    compute: ComputeDevice,
+    image_shape: tuple[int, int, int],
     *,
-    real: int,
-    synthetic: int,
-    by_hand: bool,
-    stored: int,
-    learned: int,
-    sliced: int | None = None,
-    beside: int = 0,
-) -> Need:
-    """What so many images of each class take, beside the `stored` images of the dataset, all `learned` ones and the
-    drawing of weights, which is integer arithmetic of 8 bytes without kernels of our own.
+    real_per_class: int,
+    synthetic_per_class: int,
+    custom_kernels: bool,
+    num_stored: int,
+    num_learned: int,
+    images_per_pass: int | None = None,
+    objective_bytes: int = 0,
+) -> MemoryEstimate:
+    """Estimate the memory of a run that learns images.
 
-    network: on the meta device; image: (C, H, W); by_hand: whether kernels of our own do its blocks; sliced:
-    real images that pass it at a time (None: those of all classes together); beside: bytes a class of the objective.
+    Args:
+        network: The network, on the meta device.
+        compute: Device and precision.
+        image_shape: (C, H, W).
+        real_per_class: Real images per class in a batch.
+        synthetic_per_class: Synthetic images per class in a batch.
+        custom_kernels: Whether custom kernels compute the blocks of the network.
+        num_stored: Images of the dataset, which are stored as bytes.
+        num_learned: Synthetic images of all classes.
+        images_per_pass: Real images that pass through the network at a time. None: those of all classes at once.
+        objective_bytes: Bytes per class that the objective needs.
     """
-    item = torch.finfo(place.dtype).bits // 8
-    maps = list(_maps(network, image, by_hand))
-    pixels = image[0] * image[1] * image[2]
-    largest = max((sum(layer) for layer in maps), default=0)  # without gradients, a layer at a time
-    kept = sum(inside + after for _, inside, after in maps)  # with gradients, all layers' maps stay
-    features = maps[-1][-1] if maps else pixels
-    of_real = real * item * ((features if sliced else largest) + 4 * pixels)
-    of_synthetic = synthetic * ((kept + 2 * largest) * item + 24 * pixels) + real * features * item
-    drawn = sum(parameter.numel() for parameter in network.parameters()) * (16 if place.device.type == "cuda" else 64)
-    in_slice = min(sliced or 0, stored) * largest * item
-    held = stored * pixels + COPIES * 4 * learned * pixels + drawn + in_slice
-    return Need(held, max(of_real, of_synthetic + beside, 1))
+    itemsize = torch.finfo(compute.dtype).bits // 8
+    layers = _layer_sizes(network, image_shape, custom_kernels)
+    pixels = image_shape[0] * image_shape[1] * image_shape[2]
+    largest = max((sum(layer) for layer in layers), default=0)  # without gradients, one layer at a time
+    retained = sum(layer.inner + layer.output for layer in layers)  # with gradients, the maps of all layers
+    features = layers[-1].output if layers else pixels
+    real_bytes = real_per_class * itemsize * ((features if images_per_pass else largest) + 4 * pixels)
+    synthetic_bytes = synthetic_per_class * ((retained + 2 * largest) * itemsize + 24 * pixels)
+    synthetic_bytes += real_per_class * features * itemsize
+    # Sampling the weights needs 8-byte integers; without kernels, several times.
+    bytes_per_parameter = 16 if compute.device.type == "cuda" else 64
+    weight_bytes = sum(parameter.numel() for parameter in network.parameters()) * bytes_per_parameter
+    pass_bytes = min(images_per_pass or 0, num_stored) * largest * itemsize
+    fixed_bytes = num_stored * pixels + STATE_COPIES * 4 * num_learned * pixels + weight_bytes + pass_bytes
+    return MemoryEstimate(fixed_bytes, max(real_bytes, synthetic_bytes + objective_bytes, 1))
 
 
-def classes_together(need: Need, place: Place, memory: int | None = None) -> int:
-    """How many classes keep the device busy, and no more than fit `memory` bytes with all that is held beside."""
-    if memory is not None and need.of(1) > memory:
+def num_classes_that_fit(estimate: MemoryEstimate, compute: ComputeDevice, memory_limit: int | None = None) -> int:
+    """Return how many classes to process at once: enough to keep the device busy, within the memory limit."""
+    if memory_limit is not None and estimate.total(1) > memory_limit:
         warnings.warn(
-            f"one class alone takes about {shown(need.of(1))}, more than the memory of {shown(memory)} given: "
-            "going on with one class at a time",
+            f"one class needs about {format_bytes(estimate.total(1))}, more than the memory limit of "
+            f"{format_bytes(memory_limit)}: processing one class at a time",
             stacklevel=2,
         )
-    free = _default(place) if memory is None else min(_default(place), memory - need.held)
-    return max(1, free // need.a_class)
+    target = _target_bytes(compute)
+    usable = target if memory_limit is None else min(target, memory_limit - estimate.fixed_bytes)
+    return max(1, usable // estimate.bytes_per_class)
 
 
-def bound(place: Place, memory: int | None) -> int | None:
-    """Bytes that a run may take: those given, else most of a GPU's; None: nobody says."""
-    if memory is not None or place.device.type != "cuda":
-        return memory
-    return int(SHARE_OF_FREE * torch.cuda.mem_get_info(place.device)[1])
+def default_memory_limit(compute: ComputeDevice, memory_limit: int | None) -> int | None:
+    """Return the memory limit in bytes: the one given, else most of a GPU's memory; None on other devices."""
+    if memory_limit is not None or compute.device.type != "cuda":
+        return memory_limit
+    return int(USABLE_SHARE * torch.cuda.mem_get_info(compute.device)[1])
 
 
-def networks_together(network: nn.Module, place: Place, image: tuple[int, int, int], batch: int) -> int:
-    """How many trainings by kernels of our own, in batches of so many images, fit what is free of a GPU."""
-    wanted = need(network, place, image, real=0, synthetic=batch, by_hand=True, stored=0, learned=0)
-    held = torch.cuda.memory_reserved(place.device) - torch.cuda.memory_allocated(place.device)  # for whoever asks next
-    return int(SHARE_OF_FREE * (torch.cuda.mem_get_info(place.device)[0] + held)) // wanted.of(1)
+def num_networks_that_fit(
+    network: nn.Module, compute: ComputeDevice, image_shape: tuple[int, int, int], batch_size: int
+) -> int:
+    """Return how many networks with custom kernels can train at once in the free memory of a GPU."""
+    estimate = estimate_memory(
+        network,
+        compute,
+        image_shape,
+        real_per_class=0,
+        synthetic_per_class=batch_size,
+        custom_kernels=True,
+        num_stored=0,
+        num_learned=0,
+    )
+    device = compute.device
+    reusable = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return int(USABLE_SHARE * (torch.cuda.mem_get_info(device)[0] + reusable)) // estimate.total(1)
 
 
-def parts(num: int, most: int) -> list[slice]:
-    """Cut `num` classes into as few parts of at most `most` as there can be, and these as even as can be."""
-    size = -(-num // -(-num // most))
-    return [slice(first, min(first + size, num)) for first in range(0, num, size)]
+def split_evenly(num: int, max_size: int) -> list[slice]:
+    """Split `num` items into as few parts of at most `max_size` as possible, of nearly equal size."""
+    size = -(-num // -(-num // max_size))
+    return [slice(start, min(start + size, num)) for start in range(0, num, size)]
 
 
-def groups_left(num: int, most: int, left: Collection[int]) -> list[list[int]]:
-    """Those of `num` networks that are left, in groups that train side by side: cut from all, so that they are the
-    same after a stop, whatever is done by then."""
-    groups = [[each for each in range(num)[part] if each in left] for part in parts(num, most)]
+def remaining_groups(num: int, max_size: int, remaining: Collection[int]) -> list[list[int]]:
+    """Return the remaining of `num` networks in groups that train in parallel.
+
+    All networks are split, not only the remaining ones, so that the groups are the same after an interruption.
+    """
+    groups = [[index for index in range(num)[part] if index in remaining] for part in split_evenly(num, max_size)]
     return [group for group in groups if group]
 
 
-def images_together(network: nn.Module, place: Place, image: tuple[int, int, int]) -> int | None:
-    """How many images pass a layer while its maps stay in a CPU's caches; None: as many as there are."""
-    if place.device.type != "cpu":
+def images_per_pass(network: nn.Module, compute: ComputeDevice, image_shape: tuple[int, int, int]) -> int | None:
+    """Return how many images can pass through a layer within the caches of a CPU; None (no limit) elsewhere."""
+    if compute.device.type != "cpu":
         return None
-    return max(1, CACHED // max((sum(layer) for layer in _maps(network, image, by_hand=False)), default=1))
+    layers = _layer_sizes(network, image_shape, custom_kernels=False)
+    return max(1, CPU_CACHE_NUMBERS // max((sum(layer) for layer in layers), default=1))
 
 
-def _default(place: Place) -> int:
-    if place.device.type == "cpu":
-        return CPU_DEFAULT
-    if place.device.type != "cuda":
-        return DEFAULT
-    free, _ = torch.cuda.mem_get_info(place.device)
-    return min(DEFAULT, int(SHARE_OF_FREE * free))
+def _target_bytes(compute: ComputeDevice) -> int:
+    if compute.device.type == "cpu":
+        return CPU_TARGET_BYTES
+    if compute.device.type != "cuda":
+        return GPU_TARGET_BYTES
+    free, _ = torch.cuda.mem_get_info(compute.device)
+    return min(GPU_TARGET_BYTES, int(USABLE_SHARE * free))
 
 
-def _maps(network: nn.Module, image: tuple[int, int, int], by_hand: bool) -> Iterator[tuple[int, int, int]]:
-    """Numbers an image takes before, within and after each layer that leaves a map in memory."""
-    network = copy.deepcopy(network).to_empty(device="cpu")  # the meta device would load the compiler to run group norm
-    for parameter in network.parameters():
-        parameter.data.zero_()
-    found: list[tuple[int, int, int]] = []
+def _layer_sizes(network: nn.Module, image_shape: tuple[int, int, int], custom_kernels: bool) -> list[_LayerSize]:
+    """Return the sizes of all layers that leave a map in memory, from a forward pass on the CPU."""
+    network = copy.deepcopy(network).to_empty(device="cpu")  # on the meta device, group norm would load the compiler
+    for tensor in itertools.chain(network.parameters(), network.buffers()):
+        tensor.data.zero_()  # index buffers must stay valid
+    sizes: list[_LayerSize] = []
+    num_images = 2  # batch norm refuses a single image
 
-    def note(module: nn.Module, given: tuple[Tensor, ...], out: Tensor) -> None:
-        inside = out.numel() * 4 if isinstance(module, Block) and not module.is_first else 0
-        found.append((given[0].numel(), inside, out.numel()))
+    def record(module: nn.Module, args: Any, output: Any) -> None:
+        inner = 4 * _numel(output) if isinstance(module, Block) and not module.is_first else 0
+        sizes.append(_LayerSize(*(num // num_images for num in (_numel(args), inner, _numel(output)))))
 
     def is_layer(module: nn.Module) -> bool:
-        return isinstance(module, Block) if by_hand else not any(True for _ in module.children())
+        return isinstance(module, Block) if custom_kernels else not any(True for _ in module.children())
 
-    hooks = [module.register_forward_hook(note) for module in network.modules() if is_layer(module)]
+    for module in network.modules():
+        if is_layer(module):
+            module.register_forward_hook(record)
     with torch.no_grad():
-        network(torch.zeros(1, *image))
-    for hook in hooks:
-        hook.remove()
-    yield from found
+        network(torch.zeros(num_images, *image_shape))
+    return sizes
+
+
+def _numel(tensors: Any) -> int:
+    return sum(leaf.numel() for leaf in tree_leaves(tensors) if isinstance(leaf, Tensor))

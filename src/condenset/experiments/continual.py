@@ -1,4 +1,4 @@
-"""Class-incremental learning with a condensed memory, in 5 and in 10 steps (the paper's two figures)."""
+"""Class-incremental learning with a condensed memory, in 5 and in 10 steps (two figures of the paper)."""
 
 from __future__ import annotations
 
@@ -9,127 +9,110 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from condenset import draws
-from condenset.continual import Memory
-from condenset.estimates import Work
-from condenset.experiments.common import Lab
-from condenset.experiments.outcomes import Outcome, Record, Table
-from condenset.recipes import Protocol
-from condenset.report.charts import COLOR_OF, new_panels
-from condenset.types import of_classes, percent
-from condenset.workflow import cost_of
+from condenset.continual.memory import Memory
+from condenset.data.image_data import select_classes
+from condenset.engine import rng
+from condenset.experiments.context import ExperimentContext
+from condenset.experiments.types import ExperimentResult, Record, Table
+from condenset.pipeline.results import condense_cost
+from condenset.report.charts import draw_curve, new_panels
+from condenset.training.scores import format_accuracy
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def class_incremental(lab: Lab) -> Outcome:
-    """Accuracy on the classes seen so far, of networks trained from scratch on the memory after each step.
+def run_continual(context: ExperimentContext) -> ExperimentResult:
+    """Measure the accuracy on the classes so far of networks trained from scratch on the memory after each step.
 
-    Classes come in random orders, the same for every method and number of steps; each order and number of steps has a
-    seed of its own, or else methods that learn classes one by one would come to the same memory in 5 steps and in 10.
-    Herding's network, like DSA's, is trained on the step's real images alone, as the paper does.
+    Classes arrive in random orders, the same for every method and number of steps. Each order and number of steps has
+    its own seed; otherwise methods that learn classes independently would build the same memory in 5 and in 10 steps.
+    The networks of herding and DSA are trained on the real images of the step alone, as in the paper.
     """
-    num_classes = lab.splits.train.num_classes
-    several = sorted({min(steps, num_classes) for steps in lab.at(tiny=(2, 5), small=(5, 10), paper=(5, 10))})
-    (ipc,) = lab.ipcs(tiny=(2,), small=(20,), paper=(20,))
-    orders = range(lab.at(tiny=1, small=2, paper=5))
-    streams = [(method, steps, order) for steps in several for method in lab.methods for order in orders]
-    lab.expect(_works(lab, ipc, streams))
-    records = [record for method, steps, order in streams for record in _stream(lab, method, ipc, steps, order)]
+    num_classes = context.splits.train.num_classes
+    step_counts = sorted(
+        {min(steps, num_classes) for steps in context.for_scale(tiny=(2, 5), small=(5, 10), paper=(5, 10))}
+    )
+    (ipc,) = context.choose_ipcs(tiny=(2,), small=(20,), paper=(20,))
+    num_orders = context.for_scale(tiny=1, small=2, paper=5)
+    context.num_parts = sum(step_counts) * len(context.methods) * num_orders
+    records = [
+        record
+        for steps in step_counts
+        for method in context.methods
+        for order in range(num_orders)
+        for record in _run_stream(context, method, ipc, steps, order)
+    ]
     rows = []
-    for steps in several:
-        for text, pick in (("final", final), ("average over steps", average)):
-            cells = [percent(pick(_those(records, steps, method))) for method in lab.methods]
-            rows.append((str(steps), text, *cells))
-    table = Table(("steps", "accuracy", *lab.methods), rows)
-    return Outcome(records=records, table=table, draw=lambda: _draw(records, several), ipcs=(ipc,))
+    for steps in step_counts:
+        for title, summarize in (("final", final_accuracy), ("average over steps", average_accuracy)):
+            cells = [format_accuracy(summarize(_select(records, steps, method))) for method in context.methods]
+            rows.append((str(steps), title, *cells))
+    table = Table(("steps", "accuracy", *context.methods), rows)
+    return ExperimentResult(records=records, table=table, draw=lambda: _draw(records, step_counts), ipcs=(ipc,))
 
 
-def _works(lab: Lab, ipc: int, streams: Sequence[tuple[str, int, int]]) -> dict[str, Work]:
-    """What is to be done, by parts: each step has images of its own, and so a seed that no other has."""
-    found: dict[str, Work] = {}
-    seeds: dict[tuple[int, int, int], int] = {}  # of all methods together, which may ask one network
-    for method, steps, order in streams:
-        recipe, seen = lab.recipe(method, ipc), 0
-        for number, part in enumerate(_parts(lab, steps, order), start=1):
-            seen += len(part)
-            share = len(part) / lab.splits.train.num_classes
-            seed = seeds.setdefault((steps, order, number), len(seeds))
-            found[_name(method, steps, order, number)] = Work(recipe, _protocol(lab), ipc * seen, seed, share)
-    return found
-
-
-def _name(method: str, steps: int, order: int, number: int) -> str:
-    return f"{method}-{steps}-{order}-{number}"
-
-
-def _protocol(lab: Lab) -> Protocol:
-    return lab.protocol(nets=lab.at(tiny=2, small=3, paper=3))  # networks an order
-
-
-def _parts(lab: Lab, steps: int, order: int) -> list[list[str]]:
-    """The classes that arrive, step by step."""
-    names = lab.splits.train.class_names
-    classes = draws.permutation(draws.make_key(lab.run.seed, "classes", order), 0, len(names))
-    return [[names[each] for each in part.tolist()] for part in torch.tensor_split(classes, steps)]
-
-
-def _stream(lab: Lab, method: str, ipc: int, steps: int, order: int) -> list[Record]:
-    """One memory, fed with the classes of one order: a record after each step."""
-    place, protocol, records = lab.run.place, _protocol(lab), []
-    seed = int(draws.make_key(lab.run.seed, "order", order, steps)[0])
-    recipe = dataclasses.asdict(lab.recipe(method, ipc))
-    memory = Memory(method=method, seed=seed, device=str(place.device), precision=place.precision, **recipe)
-    for number, part in enumerate(_parts(lab, steps, order), start=1):
-        name = _name(method, steps, order, number)
-        arriving = memory.arriving(of_classes(lab.splits.train, part))
-        with lab.seeded(seed):
-            small = lab.condensed(name, method, memory.recipe(arriving), arriving)
-            memory.keep(small, arriving)
-            record = lab.scored(name, memory.set, protocol, memory.seen(lab.splits.test))
-        about = {"method": method, "ipc": memory.ipc, "steps": steps, "order": order, "step": number}
-        about |= {"classes": list(small.class_names), "classes_seen": len(memory.class_names)}
-        records.append({**about, **cost_of(small.provenance), **record})
+def _run_stream(context: ExperimentContext, method: str, ipc: int, steps: int, order: int) -> list[Record]:
+    """Feed one memory with the classes of one order, and return a record per step."""
+    compute, records = context.run.compute, []
+    protocol = context.protocol(num_networks=context.for_scale(tiny=2, small=3, paper=3))  # per order
+    seed = int(rng.make_key(context.run.seed, "order", order, steps)[0])
+    recipe = dataclasses.asdict(context.recipe(method, ipc))
+    memory = Memory(method=method, seed=seed, device=str(compute.device), precision=compute.precision, **recipe)
+    for number, class_names in enumerate(_classes_by_step(context, steps, order), start=1):
+        name = f"{method}-{steps}-{order}-{number}"
+        step_data = memory.prepare_step(select_classes(context.splits.train, class_names))
+        with context.with_seed(seed):
+            condensed = context.condense(name, method, memory.recipe(step_data), step_data)
+            memory.store(condensed, step_data)
+            record = context.score(name, memory.set, protocol, memory.select_test(context.splits.test))
+        fields = {"method": method, "ipc": memory.ipc, "steps": steps, "order": order, "step": number}
+        fields |= {"classes": list(condensed.class_names), "classes_seen": len(memory.class_names)}
+        records.append({**fields, **condense_cost(condensed.provenance), **record})
     return records
 
 
-def _those(records: Sequence[Record], steps: int, method: str) -> list[Record]:
+def _classes_by_step(context: ExperimentContext, steps: int, order: int) -> list[list[str]]:
+    """Return the names of the classes that arrive in each step."""
+    names = context.splits.train.class_names
+    classes = rng.permutation(rng.make_key(context.run.seed, "classes", order), 0, len(names))
+    return [[names[index] for index in indices.tolist()] for indices in torch.tensor_split(classes, steps)]
+
+
+def _select(records: Sequence[Record], steps: int, method: str) -> list[Record]:
     return [record for record in records if (record["steps"], record["method"]) == (steps, method)]
 
 
-def final(records: Sequence[Record]) -> Record:
-    """Mean and std, over orders and networks, of the accuracy on all classes."""
+def final_accuracy(records: Sequence[Record]) -> Record:
+    """Return mean and standard deviation, over orders and networks, of the accuracy after the last step."""
     last = max(record["step"] for record in records)
-    return _spread([each for record in records if record["step"] == last for each in record["accuracies"]])
+    return _summarize([accuracy for record in records if record["step"] == last for accuracy in record["accuracies"]])
 
 
-def average(records: Sequence[Record]) -> Record:
-    """Mean and std, over orders and networks, of the accuracies averaged over the steps of an order."""
+def average_accuracy(records: Sequence[Record]) -> Record:
+    """Return mean and standard deviation, over orders and networks, of the accuracy averaged over the steps."""
     orders = sorted({record["order"] for record in records})
     streams = [[record["accuracies"] for record in records if record["order"] == order] for order in orders]
-    return _spread([fmean(steps) for stream in streams for steps in zip(*stream, strict=True)])
+    return _summarize([fmean(steps) for stream in streams for steps in zip(*stream, strict=True)])
 
 
-def _spread(accuracies: Sequence[float]) -> Record:
+def _summarize(accuracies: Sequence[float]) -> Record:
     return {"accuracies": accuracies, "accuracy_mean": fmean(accuracies), "accuracy_std": pstdev(accuracies)}
 
 
-def _draw(records: Sequence[Record], several: Sequence[int]) -> Figure:
-    figure, panels = new_panels(len(several), sharey=True)
-    for axes, steps in zip(panels, several, strict=True):
+def _draw(records: Sequence[Record], step_counts: Sequence[int]) -> Figure:
+    """Draw the accuracy by the number of classes, one panel per number of steps."""
+    figure, panels = new_panels(len(step_counts), sharey=True)
+    for axes, steps in zip(panels, step_counts, strict=True):
         for method in dict.fromkeys(record["method"] for record in records):
-            mine = _those(records, steps, method)
-            seen = sorted({record["classes_seen"] for record in mine})
-            found = [
-                _spread([a for record in mine if record["classes_seen"] == num for a in record["accuracies"]])
-                for num in seen
-            ]
-            means, spreads = ([100 * each[key] for each in found] for key in ("accuracy_mean", "accuracy_std"))
-            axes.errorbar(seen, means, yerr=spreads, fmt="o-", color=COLOR_OF[method], capsize=2, label=method)
-            axes.set_xticks(seen)
+            accuracies: dict[int, list[float]] = {}
+            for record in _select(records, steps, method):
+                accuracies.setdefault(record["classes_seen"], []).extend(record["accuracies"])
+            class_counts = sorted(accuracies)
+            draw_curve(axes, class_counts, [_summarize(accuracies[num]) for num in class_counts], method)
+            axes.set_xticks(class_counts)
         axes.set_title(f"{steps} steps")
-        axes.set_xlabel("classes seen")
-    panels[0].set_ylabel("test accuracy on them, %")
+        axes.set_xlabel("classes so far")
+    panels[0].set_ylabel("test accuracy on these classes, %")
     panels[-1].legend()
     return figure

@@ -1,4 +1,4 @@
-"""Architecture search by proxy sets (Table 5), and how well they rank networks (the appendix's scatter plot)."""
+"""Architecture search with proxy sets (Table 5), and how well they rank networks (the scatter plot of the appendix)."""
 
 from __future__ import annotations
 
@@ -8,177 +8,170 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from condenset.data.validation import split_off
-from condenset.estimates import Work
-from condenset.experiments.common import Lab
-from condenset.experiments.outcomes import Outcome, Record, Table, made_on
+from condenset.data.condensed_set import CondensedSet
+from condenset.data.image_data import ImageData
+from condenset.data.split import train_val_split
+from condenset.experiments.context import ExperimentContext
+from condenset.experiments.types import ExperimentResult, Record, Table, environment_fields
 from condenset.networks import search_space
-from condenset.ranking import search
-from condenset.recipes import Protocol, Recipe
 from condenset.report.charts import new_panels
-from condenset.runs import Run
-from condenset.types import CondensedSet, ImageData
+from condenset.runs.context import RunContext
+from condenset.search.ranking import rank_architectures
+from condenset.training.protocol import Protocol
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-EARLY, WHOLE = "early-stopping", "whole dataset"
-VALIDATION = 0.1  # of the training images
-TOP = 0.05  # of the space: what is trained on the whole set
-BATCH = 250
+EARLY_STOPPING, WHOLE = "early-stopping", "whole dataset"
+VAL_SHARE = 0.1  # of the training images
+TOP_SHARE = 0.05  # of the architectures: these are trained on the whole dataset
+BATCH_SIZE = 250
 TINY_SPACE = [
     f"convnet(width={width}, depth=1, norm={norm!r})"
     for width, norm in itertools.product((4, 8), ("none", "batch", "instance"))
 ]
 
 
-def search_architectures(lab: Lab) -> Outcome:
-    """Rank the space on every proxy, train the best of each on the whole set, and compare (Table 5).
+def run_nas(context: ExperimentContext) -> ExperimentResult:
+    """Rank all architectures on every proxy, train the best of each on the whole dataset, and compare (Table 5).
 
-    Architectures are chosen by validation accuracy alone; the accuracies told of and correlated are the test's.
+    Architectures are chosen by validation accuracy. The table and the correlations use test accuracy.
     """
-    train, validation = split_off(lab.splits.train, VALIDATION, seed=lab.run.seed)
-    space = _space(lab)
-    protocol = _proxy_protocol(lab)
-    (ipc,) = lab.ipcs(tiny=(2,), small=(50,), paper=(50,))
-    lab.check_enough(ipc, train)
-    whole_protocol = _whole_protocol(lab, protocol)
-    recipes = {method: lab.recipe(method, ipc, train) for method in lab.methods}
-    num_top = max(lab.at(tiny=3, small=10, paper=1), math.ceil(TOP * len(space)))
-    _foretell(lab, train, recipes, space, protocol, whole_protocol, num_top)
-    storage, found, condensing = dict[str, int](), dict[str, Record](), dict[str, float]()
-    for method, recipe in recipes.items():
-        small = lab.condensed(method, method, recipe, train)
-        storage[method], condensing[method] = len(small), small.provenance["seconds"]
-        found[method] = _searched(lab, f"{method}-search", space, small, validation, protocol)
-    if EARLY in lab.wishes.beside:
-        early = _stopped_early(protocol, storage[lab.methods[0]])
-        found[EARLY] = _searched(lab, f"{EARLY}-search", space, train, validation, early)
-    tops = {name: _top(record, num_top) for name, record in found.items()}
-    chosen = {row["name"] for top in tops.values() for row in top}
-    candidates = [spec for spec in space if spec in chosen]
-    whole = _searched(lab, "whole-search", candidates, train, validation, whole_protocol)
-    records = [
-        _compared(name, tops[name], found[name], whole)
-        | {"images": storage.get(name, len(train)), "condense_seconds": condensing.get(name, 0.0)}
-        for name in found
-    ]
-    *_, last = found.values()
-    records.append(_reference(whole, last) | {"images": len(train), "condense_seconds": 0.0})
-    return Outcome(records=records, table=_table(records), draw=lambda: _draw(records[:-1]), ipcs=(ipc,))
+    train, val = train_val_split(context.splits.train, VAL_SHARE, seed=context.run.seed)
+    (ipc,) = context.choose_ipcs(tiny=(2,), small=(50,), paper=(50,))
+    context.check_class_sizes(ipc, train)
+    num_searches = len(context.methods) + len(context.request.other_baselines)
+    context.num_parts = len(context.methods) + num_searches + 1
+    space, proxy_protocol = _space(context), _proxy_protocol(context)
+    rankings, costs = _rank_on_proxies(context, ipc, space, train, val, proxy_protocol)
+    num_top = max(context.for_scale(tiny=3, small=10, paper=1), math.ceil(TOP_SHARE * len(space)))
+    tops = {name: _top_rows(ranking, num_top) for name, ranking in rankings.items()}
+    names = {row["name"] for top in tops.values() for row in top}
+    candidates = [spec for spec in space if spec in names]
+    whole = _rank(context, "whole-search", candidates, train, val, _whole_protocol(context, proxy_protocol))
+    records = [_compare(name, tops[name], ranking, whole) | costs[name] for name, ranking in rankings.items()]
+    *_, last = rankings.values()
+    records.append(_reference_record(whole, last) | {"images": len(train), "condense_seconds": 0.0})
+    return ExperimentResult(records=records, table=_make_table(records), draw=lambda: _draw(records[:-1]), ipcs=(ipc,))
 
 
-def _foretell(
-    lab: Lab,
-    train: ImageData,
-    recipes: Mapping[str, Recipe],
-    space: Sequence[str],
-    proxy: Protocol,
-    whole: Protocol,
-    num_top: int,
-) -> None:
-    """Say how long it takes, if every search puts other networks at its top, and these are as heavy as the others."""
-    sets, searched = {method: lab.work(recipe) for method, recipe in recipes.items()}, tuple(space)
-    searches = {f"{name}-search": Work(None, proxy, work.num, networks=searched) for name, work in sets.items()}
-    if EARLY in lab.wishes.beside:
-        early = _stopped_early(proxy, sets[lab.methods[0]].num)
-        searches[f"{EARLY}-search"] = Work(None, early, len(train), networks=searched)
-    several = min(len(searches) * num_top, len(space)) / len(space)
-    top = Work(None, whole, len(train), networks=searched, left=several)
-    lab.expect({**sets, **searches, "whole-search": top})
+def _rank_on_proxies(
+    context: ExperimentContext, ipc: int, space: Sequence[str], train: ImageData, val: ImageData, protocol: Protocol
+) -> tuple[dict[str, Record], dict[str, Record]]:
+    """Rank the architectures on the set of every method and with early stopping; return rankings and costs by name."""
+    rankings, costs = dict[str, Record](), dict[str, Record]()
+    for method in context.methods:
+        condensed = context.condense(method, method, context.recipe(method, ipc, train), train)
+        costs[method] = {"images": len(condensed), "condense_seconds": condensed.provenance["seconds"]}
+        rankings[method] = _rank(context, f"{method}-search", space, condensed, val, protocol)
+    if EARLY_STOPPING in context.request.other_baselines:
+        early_protocol = _early_stopping_protocol(protocol, costs[context.methods[0]]["images"])
+        costs[EARLY_STOPPING] = {"images": len(train), "condense_seconds": 0.0}
+        rankings[EARLY_STOPPING] = _rank(context, f"{EARLY_STOPPING}-search", space, train, val, early_protocol)
+    return rankings, costs
 
 
-def _space(lab: Lab) -> list[str]:
-    """The architectures at this scale."""
-    if lab.scale == "tiny":
+def _space(context: ExperimentContext) -> list[str]:
+    """Return the architectures to search among."""
+    if context.scale == "tiny":
         return TINY_SPACE
-    # 7 shares no factor with the numbers of choices, so that every choice is there about as often as in the whole.
-    return search_space(lab.splits.train.size)[:: lab.at(tiny=1, small=7, paper=1)]
+    # 7 has no common factor with the numbers of choices: each choice appears about as often as in the full space.
+    return search_space(context.splits.train.size)[:: context.for_scale(tiny=1, small=7, paper=1)]
 
 
-def _proxy_protocol(lab: Lab) -> Protocol:
-    fields: dict[str, Any] = lab.at(
-        tiny={"nets": 1}, small={"nets": 1, "epochs": 200}, paper={"nets": 5, "epochs": 200}
+def _proxy_protocol(context: ExperimentContext) -> Protocol:
+    """Return how architectures are trained on a proxy set."""
+    fields: dict[str, Any] = context.for_scale(
+        tiny={"num_networks": 1}, small={"num_networks": 1, "epochs": 200}, paper={"num_networks": 5, "epochs": 200}
     )
-    return lab.protocol(batch=BATCH, **fields)
+    return context.protocol(batch_size=BATCH_SIZE, **fields)
 
 
-def _stopped_early(proxy: Protocol, num: int) -> Protocol:
-    """As many steps as on a proxy set, of the same batches, under the same schedule: only on other images."""
-    return dataclasses.replace(proxy, steps=proxy.length(num)[0])
+def _early_stopping_protocol(proxy_protocol: Protocol, num_images: int) -> Protocol:
+    """Return the protocol with as many steps on the whole dataset as on a proxy set of `num_images`."""
+    return dataclasses.replace(proxy_protocol, steps=proxy_protocol.training_steps(num_images)[0])
 
 
-def _whole_protocol(lab: Lab, proxy: Protocol) -> Protocol:
-    fields: dict[str, Any] = lab.at(tiny={}, small={"epochs": 20}, paper={"epochs": 100})
-    return lab.protocol(whole=True, batch=BATCH, nets=proxy.nets, **fields)
+def _whole_protocol(context: ExperimentContext, proxy_protocol: Protocol) -> Protocol:
+    """Return how the best architectures are trained on the whole dataset."""
+    fields: dict[str, Any] = context.for_scale(tiny={}, small={"epochs": 20}, paper={"epochs": 100})
+    num_networks = proxy_protocol.num_networks
+    return context.protocol(whole=True, batch_size=BATCH_SIZE, num_networks=num_networks, **fields)
 
 
-def _searched(
-    lab: Lab,
+def _rank(
+    context: ExperimentContext,
     name: str,
     space: Sequence[str],
-    small: CondensedSet | ImageData,
-    validation: ImageData,
+    train_set: CondensedSet | ImageData,
+    val: ImageData,
     protocol: Protocol,
 ) -> Record:
-    """A ranking of the space as a record: `rows` from the best validation accuracy down, and the `seconds` it took."""
+    """Rank architectures; return `rows` from the best validation accuracy down, and the total `seconds`."""
 
-    def compute(run: Run) -> Record:
-        also = {"test": lab.splits.test}
-        ranking = search(space, small, validation, protocol, run, also=also, text=name.replace("-", " "))
+    def measure(run: RunContext) -> Record:
+        other_sets = {"test": context.splits.test}
+        ranking = rank_architectures(
+            space, train_set, val, protocol, run, other_sets=other_sets, description=name.replace("-", " ")
+        )
         rows = [row.record() for row in ranking.rows]
         return {"protocol": dict(ranking.protocol), "rows": rows, "seconds": sum(row["seconds"] for row in rows)}
 
-    return lab.remembered(name, compute, ("rows", "seconds"), space=space, protocol=dataclasses.asdict(protocol))
+    return context.cached(name, measure, ("rows", "seconds"), space=space, protocol=dataclasses.asdict(protocol))
 
 
-def _top(record: Mapping[str, Any], num: int) -> list[Record]:
-    """The best rows of a ranking, best first; none that could not be trained."""
-    return [row for row in record["rows"][:num] if not row["reason"]]
+def _top_rows(ranking: Mapping[str, Any], num: int) -> list[Record]:
+    """Return the best `num` rows of a ranking, without architectures that could not be trained."""
+    return [row for row in ranking["rows"][:num] if not row["reason"]]
 
 
-def _compared(name: str, top: Sequence[Record], found: Record, whole: Record) -> Record:
-    """What a proxy's choice is worth: its best architecture's test accuracy after training on the whole set, and
-    Spearman's correlation of the test accuracies on proxy and whole set over its top."""
-    there = {row["name"]: row for row in whole["rows"] if not row["reason"]}
-    pairs = [(row, there[row["name"]]) for row in top if row["name"] in there]
+def _compare(name: str, top: Sequence[Record], ranking: Record, whole: Record) -> Record:
+    """Compare the top of a proxy's ranking with training on the whole dataset.
+
+    Returns:
+        A record with the test accuracy of the best architecture after training on the whole dataset, and Spearman's
+        correlation between test accuracies on the proxy and on the whole dataset.
+    """
+    whole_rows = {row["name"]: row for row in whole["rows"] if not row["reason"]}
     points = [
         {
-            "name": mine["name"],
-            "validation": mine["accuracy"],
-            "proxy": mine["also"]["test"],
-            "whole": theirs["also"]["test"],
+            "name": row["name"],
+            "validation": row["accuracy"],
+            "proxy": row["other_accuracies"]["test"],
+            "whole": whole_rows[row["name"]]["other_accuracies"]["test"],
         }
-        for mine, theirs in pairs
+        for row in top
+        if row["name"] in whole_rows
     ]
     best = top[0]["name"] if top else None
     return {
         "method": name,
         "best": best,
         "accuracy": next((point["whole"] for point in points if point["name"] == best), None),
-        "correlation": spearman([each["proxy"] for each in points], [each["whole"] for each in points]),
-        "seconds": found["seconds"],
-        **made_on(found),
-        "architectures": len(found["rows"]),
+        "correlation": spearman([point["proxy"] for point in points], [point["whole"] for point in points]),
+        "seconds": ranking["seconds"],
+        **environment_fields(ranking),
+        "architectures": len(ranking["rows"]),
         "points": points,
     }
 
 
-def _reference(whole: Record, search: Record) -> Record:
-    """The same of training on the whole set itself, among those that any proxy put at its top.
+def _reference_record(whole: Record, search: Record) -> Record:
+    """Return the record of training on the whole dataset, among the architectures that any proxy ranks at its top.
 
-    To train the whole space so would take longer than all else together; how long is told from the part that was, and
-    from how much longer than that part the whole space took in a search, whose steps are of as many images.
+    Training all architectures would take longer than the rest of the experiment. Its time is estimated: the time of the
+    candidates, times the ratio of all architectures to the candidates in a search with the same batch size.
     """
-    best, there = whole["rows"][0], {row["name"] for row in whole["rows"]}
-    part = sum(row["seconds"] for row in search["rows"] if row["name"] in there)
+    best, candidates = whole["rows"][0], {row["name"] for row in whole["rows"]}
+    candidate_seconds = sum(row["seconds"] for row in search["rows"] if row["name"] in candidates)
+    ratio = search["seconds"] / candidate_seconds if candidate_seconds else 1.0
     return {
         "method": WHOLE,
         "best": None if best["reason"] else best["name"],
-        "accuracy": best["also"].get("test"),
+        "accuracy": best["other_accuracies"].get("test"),
         "correlation": 1.0,
-        "seconds": whole["seconds"] * search["seconds"] / part if part else whole["seconds"],
-        **made_on(whole),
+        "seconds": whole["seconds"] * ratio,
+        **environment_fields(whole),
         "architectures": len(whole["rows"]),
         "estimated": len(whole["rows"]) < len(search["rows"]),
         "points": [],
@@ -186,7 +179,7 @@ def _reference(whole: Record, search: Record) -> Record:
 
 
 def spearman(first: Sequence[float], second: Sequence[float]) -> float | None:
-    """Spearman's rank correlation, equals sharing the mean of their ranks; None where one side has no order."""
+    """Return Spearman's rank correlation; None if all values of one side are equal."""
     if min(len(set(first)), len(set(second))) < 2:
         return None
     from scipy.stats import spearmanr
@@ -194,19 +187,19 @@ def spearman(first: Sequence[float], second: Sequence[float]) -> float | None:
     return float(spearmanr(first, second).statistic)
 
 
-def _table(records: Sequence[Record]) -> Table:
-    def cells(text: str, key: str, form: str, scale: float = 1.0, *, about: bool = False) -> tuple[str, ...]:
-        values = [record[key] for record in records]
-        told = ["-" if value is None else format(scale * value, form) for value in values]
-        return (text, *told[:-1], ("≈ " if about else "") + told[-1])
+def _make_table(records: Sequence[Record]) -> Table:
+    def row(title: str, name: str, spec: str, scale: float = 1.0, *, estimated: bool = False) -> tuple[str, ...]:
+        values = [record[name] for record in records]
+        cells = ["-" if value is None else format(scale * value, spec) for value in values]
+        return (title, *cells[:-1], ("≈ " if estimated else "") + cells[-1])
 
-    about = records[-1]["estimated"]  # of the whole set, which only some were trained on
+    estimated = records[-1]["estimated"]  # of the whole dataset: only the candidates were trained on it
     rows = [
-        cells("performance, %", "accuracy", ".1f", 100, about=about),
-        cells("correlation", "correlation", ".2f"),
-        cells("time, min", "seconds", ".1f", 1 / 60, about=about),
-        cells("condensing, min", "condense_seconds", ".1f", 1 / 60),
-        cells("storage, images", "images", "d", 1),
+        row("performance, %", "accuracy", ".1f", 100, estimated=estimated),
+        row("correlation", "correlation", ".2f"),
+        row("time, min", "seconds", ".1f", 1 / 60, estimated=estimated),
+        row("condensing, min", "condense_seconds", ".1f", 1 / 60),
+        row("storage, images", "images", "d", 1),
     ]
     return Table(("", *(record["method"] for record in records)), rows)
 
@@ -214,10 +207,10 @@ def _table(records: Sequence[Record]) -> Table:
 def _draw(records: Sequence[Record]) -> Figure:
     figure, panels = new_panels(len(records), size=(3.5, 3.8), sharey=True)
     for axes, record in zip(panels, records, strict=True):
-        mine, theirs = ([100 * each[key] for each in record["points"]] for key in ("proxy", "whole"))
-        axes.scatter(mine, theirs, s=12)
-        told = "none" if record["correlation"] is None else f"{record['correlation']:.2f}"
-        axes.set_title(f"{record['method']}\nrank correlation: {told}", fontsize="medium")
+        proxy, whole = ([100 * point[name] for point in record["points"]] for name in ("proxy", "whole"))
+        axes.scatter(proxy, whole, s=12)
+        correlation = "none" if record["correlation"] is None else f"{record['correlation']:.2f}"
+        axes.set_title(f"{record['method']}\nrank correlation: {correlation}", fontsize="medium")
         axes.set_xlabel("test accuracy on the proxy, %")
     panels[0].set_ylabel("test accuracy on the whole dataset, %")
     return figure

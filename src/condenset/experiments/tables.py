@@ -1,4 +1,4 @@
-"""The paper's tables of accuracies: methods, norms, architectures; and the figure of larger sets."""
+"""Tables of accuracies: methods, norms and architectures; and the figure of larger sets."""
 
 from __future__ import annotations
 
@@ -10,159 +10,164 @@ import torch
 
 from condenset import networks
 from condenset.errors import check
-from condenset.estimates import Work
-from condenset.experiments.common import Lab
-from condenset.experiments.outcomes import Outcome, Record, Table
-from condenset.report.charts import COLOR_OF, draw_bars, new_chart
-from condenset.types import percent
-from condenset.workflow import cost_of
+from condenset.experiments.context import ExperimentContext
+from condenset.experiments.types import ExperimentResult, Record, Table
+from condenset.pipeline.results import condense_cost
+from condenset.report.charts import draw_bars, draw_curve, new_chart
+from condenset.training.scores import format_accuracy
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-COMPARED = ("random", "herding", "forgetting", "dd", "ld", "dc", "dsa", "dm")
-WHOLE = "whole"
+MAX_DD_IPC = 49  # the paper has no larger sets of dd, whose unrolled training takes too much memory
 
 
-def sota(lab: Lab) -> Outcome:
-    """Accuracy by method and images a class, with the whole dataset's as the bound (Table 1)."""
-    ipcs = lab.ipcs(tiny=(1, 2), small=(1, 10), paper=(1, 10, 50))
-    pairs = [(method, ipc) for ipc in ipcs for method in lab.methods if not (method == "dd" and ipc >= 50)]
-    check(bool(pairs), "the table has dd for sets below 50 images a class, as the paper's has", ipcs)
-    lab.expect_pairs(pairs)
-    lab.make_sizes(pairs)
-    found = {pair: lab.made_and_scored(f"{pair[0]}-{pair[1]}", *pair) for pair in pairs}
-    whole = lab.made_and_scored(WHOLE, WHOLE, 0)
+def run_sota(context: ExperimentContext) -> ExperimentResult:
+    """Compare methods by images per class, with the whole dataset as the upper bound (Table 1)."""
+    ipcs = context.choose_ipcs(tiny=(1, 2), small=(1, 10), paper=(1, 10, 50))
+    pairs = [(method, ipc) for ipc in ipcs for method in context.methods if not (method == "dd" and ipc > MAX_DD_IPC)]
+    check(bool(pairs), f"dd takes at most {MAX_DD_IPC} images per class in this table, as in the paper", ipcs)
+    records, whole = _score_pairs(context, pairs)
     rows = []
     for ipc in ipcs:
-        row = [percent(found[method, ipc]) if (method, ipc) in found else "-" for method in lab.methods]
-        rows.append((str(ipc), *row, percent(whole)))
-    table = Table(("images a class", *lab.methods, "whole dataset"), rows)
-    cells = {(f"{ipc} a class", method): record for (method, ipc), record in found.items()}
-    return Outcome(records=[*found.values(), whole], table=table, draw=lambda: draw_bars(cells, bound=whole), ipcs=ipcs)
-
-
-def batchnorm(lab: Lab) -> Outcome:
-    """Instance against batch norm at 50 images a class (Table 2)."""
-    (ipc,) = lab.ipcs(tiny=(2,), small=(50,), paper=(50,))
-    methods = lab.methods
-    own = [method for method, fields in lab.wishes.by_method.items() if method != "dm" and "network" in fields]
-    check(not own, "all methods have one network here, which --set network gives; none is of a method alone", own)
-    base = networks.canonical(lab.recipe("dm", ipc).network, size=lab.splits.train.size)  # type: ignore[attr-defined]
-    check("norm='instance'" in base, "the network must have instance norm, in whose place batch norm is put", base)
-    with_norm = {norm: base.replace("norm='instance'", f"norm={norm!r}") for norm in ("instance", "batch")}
-    protocols = {norm: lab.protocol(network=network) for norm, network in with_norm.items()}
-    recipes = {
-        (method, norm): lab.recipe(method, ipc, network=network)
-        for norm, network in with_norm.items()
-        for method in methods
-    }
-    lab.expect_sets(
-        lambda end: {f"{m}-{norm}{end}": lab.work(each, protocols[norm]) for (m, norm), each in recipes.items()}
-    )
-    records: list[Record] = []
-    for method, norm in recipes:
-        found = lab.made_and_scored(f"{method}-{norm}", method, ipc, protocols[norm], network=with_norm[norm])
-        records.append({**found, "norm": norm})
-    rows = [
-        (norm, *(percent(next(r for r in records if (r["norm"], r["method"]) == (norm, m))) for m in methods))
-        for norm in with_norm
-    ]
-    bars = {(record["method"], f"{record['norm']} norm"): record for record in records}
-    return Outcome(records=records, table=Table(("norm", *methods), rows), draw=lambda: draw_bars(bars), ipcs=(ipc,))
-
-
-def architectures(lab: Lab) -> Outcome:
-    """Condensed on one architecture, tested on others, all with batch norm (Table 3)."""
-    (ipc,) = lab.ipcs(tiny=(1,), small=(50,), paper=(50,))
-    size = lab.splits.train.size
-    tested = {"ConvNet": "convnet(norm='batch')", "AlexNet": "alexnet(norm='batch')"}
-    if lab.scale == "tiny":
-        tested = {"ConvNet": "convnet(width=16, depth=2, norm='batch')", "MLP": "mlp(width=32)"}
-    else:
-        tested |= {"VGG": "vgg11(norm='batch')", "ResNet": "resnet18(norm='batch')"}
-    learned = dict(tested)
-    if "ResNet" in learned:  # the paper learns with average pooling for strides
-        learned["ResNet"] = "resnet18_ap(norm='batch')"
-    shape = {"channels": lab.splits.train.channels, "size": size, "num_classes": lab.splits.train.num_classes}
-    for spec in (*learned.values(), *tested.values()):
-        with torch.device("meta"):
-            networks.build(spec, **shape)  # images too small for one are told of before the first set is made
-    pairs = [(method, "ConvNet") for method in lab.methods if method != "dm"]
-    pairs += [("dm", name) for name in learned if "dm" in lab.methods]
-    recipes = {
-        (method, source): lab.recipe(method, ipc, network=networks.canonical(learned[source], size=size))
-        for method, source in pairs
-    }
-    protocols = {target: lab.protocol(network=spec) for target, spec in tested.items()}
-
-    def works(end: str) -> dict[str, Work]:
-        made = {f"{method}-{source}{end}": lab.work(recipe) for (method, source), recipe in recipes.items()}
-        return made | {
-            f"{method}-{source}-{target}{end}": lab.scoring(recipe, protocol)
-            for (method, source), recipe in recipes.items()
-            for target, protocol in protocols.items()
-        }
-
-    lab.expect_sets(works)
-
-    def score(method: str, source: str, target: str, end: str) -> Record:
-        small = lab.condensed(f"{method}-{source}{end}", method, recipes[method, source])
-        record = lab.scored(f"{method}-{source}-{target}{end}", small, protocols[target])
-        return {**cost_of(small.provenance), **record}
-
-    records: list[Record] = []
-    rows, bars = [], dict[tuple[str, str], Record]()
-    for method, source in pairs:
-        origin = source if hasattr(lab.recipe(method, ipc), "network") else None  # random images are of no network
-        about = {"method": method, "ipc": ipc, "condensed_on": origin}
-        mine = [
-            {**about, "tested_on": target, **lab.repeated(functools.partial(score, method, source, target))}
-            for target in tested
+        cells = [
+            format_accuracy(records[method, ipc]) if (method, ipc) in records else "-" for method in context.methods
         ]
-        records += mine
-        rows.append((method, origin or "-", *map(percent, mine)))
-        bars |= {(r["tested_on"], f"{method}, {origin}" if origin else method): r for r in mine}
-    table = Table(("method", "condensed on", *tested), rows)
-    return Outcome(records=records, table=table, draw=lambda: draw_bars(bars, axis="tested on"), ipcs=(ipc,))
-
-
-def sizes(lab: Lab) -> Outcome:
-    """Larger sets against random images, absolute and relative to the whole dataset (figure)."""
-    ipcs = lab.ipcs(tiny=(5, 10), small=(100, 200, 500), paper=(100, 200, 500, 1000, 1250))
-    pairs = [(method, ipc) for ipc in ipcs for method in lab.methods]
-    lab.expect_pairs(pairs)
-    lab.make_sizes(pairs)
-    records = [lab.made_and_scored(f"{method}-{ipc}", method, ipc) for method, ipc in pairs]
-    whole = lab.made_and_scored(WHOLE, WHOLE, 0)
-    for record in records:
-        record["relative"] = record["accuracy_mean"] / whole["accuracy_mean"]
-    by = {(record["method"], record["ipc"]): record for record in records}
-    rows = []
-    for ipc in ipcs:
-        pair = [by[method, ipc] for method in lab.methods]
-        rows.append((str(ipc), *map(percent, pair), *(f"{100 * record['relative']:.1f}" for record in pair)))
-    columns = ("images a class", *lab.methods, *(f"{method}, % of whole" for method in lab.methods))
-    return Outcome(
-        records=[*records, whole],
-        table=Table(columns, rows),
-        draw=lambda: _draw_sizes(records, whole, ipcs),
+        rows.append((str(ipc), *cells, format_accuracy(whole)))
+    bars = {(f"{ipc} per class", method): record for (method, ipc), record in records.items()}
+    return ExperimentResult(
+        records=[*records.values(), whole],
+        table=Table(("images per class", *context.methods, "whole dataset"), rows),
+        draw=lambda: draw_bars(bars, bound=whole),
         ipcs=ipcs,
     )
 
 
-def _draw_sizes(records: Sequence[Record], whole: Record, ipcs: Sequence[int]) -> Figure:
+def _score_pairs(
+    context: ExperimentContext, pairs: Sequence[tuple[str, int]]
+) -> tuple[dict[tuple[str, int], Record], Record]:
+    """Score sets by (method, images per class), and the whole dataset."""
+    context.num_parts = len(pairs) * context.num_sets + 1
+    context.condense_pairs(pairs)
+    records = {(method, ipc): context.condense_and_score(f"{method}-{ipc}", method, ipc) for method, ipc in pairs}
+    return records, context.score_whole()
+
+
+def run_batchnorm(context: ExperimentContext) -> ExperimentResult:
+    """Compare networks with instance norm and with batch norm (Table 2)."""
+    (ipc,) = context.choose_ipcs(tiny=(2,), small=(50,), paper=(50,))
+    specs = _specs_by_norm(context, ipc)
+    context.num_parts = len(specs) * len(context.methods) * context.num_sets
+    records: dict[tuple[str, str], Record] = {}
+    for norm, spec in specs.items():
+        protocol = context.protocol(network=spec)
+        for method in context.methods:
+            record = context.condense_and_score(f"{method}-{norm}", method, ipc, protocol, network=spec)
+            records[norm, method] = {**record, "norm": norm}
+    rows = [(norm, *(format_accuracy(records[norm, method]) for method in context.methods)) for norm in specs]
+    bars = {(method, f"{norm} norm"): record for (norm, method), record in records.items()}
+    return ExperimentResult(
+        records=list(records.values()),
+        table=Table(("norm", *context.methods), rows),
+        draw=lambda: draw_bars(bars),
+        ipcs=(ipc,),
+    )
+
+
+def _specs_by_norm(context: ExperimentContext, ipc: int) -> dict[str, str]:
+    """Return the spec of the network with instance norm and with batch norm."""
+    methods = [name for name, fields in context.request.method_fields.items() if name != "dm" and "network" in fields]
+    check(not methods, "all methods share one network in this experiment: use --set network=SPEC", methods)
+    recipe = context.recipe("dm", ipc)
+    spec = networks.canonical_spec(recipe.network, size=context.splits.train.size)  # type: ignore[attr-defined]
+    check("norm='instance'" in spec, "the network must have instance norm, which batch norm replaces", spec)
+    return {norm: spec.replace("norm='instance'", f"norm={norm!r}") for norm in ("instance", "batch")}
+
+
+def run_architectures(context: ExperimentContext) -> ExperimentResult:
+    """Condense on one architecture and test on others, all with batch norm (Table 3)."""
+    (ipc,) = context.choose_ipcs(tiny=(1,), small=(50,), paper=(50,))
+    train_specs, test_specs = _specs_by_architecture(context)
+    pairs = [(method, "ConvNet") for method in context.methods if method != "dm"]
+    pairs += [("dm", name) for name in train_specs if "dm" in context.methods]
+    recipes = {(method, source): context.recipe(method, ipc, network=train_specs[source]) for method, source in pairs}
+    context.num_parts = len(pairs) * (1 + len(test_specs)) * context.num_sets
+
+    def measure(method: str, source: str, target: str, suffix: str) -> Record:
+        condensed = context.condense(f"{method}-{source}{suffix}", method, recipes[method, source])
+        protocol = context.protocol(network=test_specs[target])
+        record = context.score(f"{method}-{source}-{target}{suffix}", condensed, protocol)
+        return {**condense_cost(condensed.provenance), **record}
+
+    records: list[Record] = []
+    rows, bars = [], dict[tuple[str, str], Record]()
+    for method, source in pairs:
+        source_name = source if hasattr(recipes[method, source], "network") else None  # random images use no network
+        series = f"{method}, {source_name}" if source_name else method
+        cells = []
+        for target in test_specs:
+            record = context.repeat(functools.partial(measure, method, source, target))
+            fields = {"method": method, "ipc": ipc, "condensed_on": source_name, "tested_on": target}
+            records.append({**fields, **record})
+            bars[target, series] = record
+            cells.append(format_accuracy(record))
+        rows.append((method, source_name or "-", *cells))
+    table = Table(("method", "condensed on", *test_specs), rows)
+    return ExperimentResult(records=records, table=table, draw=lambda: draw_bars(bars, xlabel="tested on"), ipcs=(ipc,))
+
+
+def _specs_by_architecture(context: ExperimentContext) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the specs of the networks that sets are learned with, and of those that they are tested on.
+
+    Raises:
+        UserError: The images are too small for an architecture.
+    """
+    if context.scale == "tiny":
+        test_specs = {"ConvNet": "convnet(width=16, depth=2, norm='batch')", "MLP": "mlp(width=32)"}
+        train_specs = test_specs
+    else:
+        names = {"ConvNet": "convnet", "AlexNet": "alexnet", "VGG": "vgg11", "ResNet": "resnet18"}
+        test_specs = {title: f"{name}(norm='batch')" for title, name in names.items()}
+        # The paper condenses with average pooling in place of strides.
+        train_specs = {**test_specs, "ResNet": "resnet18_ap(norm='batch')"}
+    data = context.splits.train
+    with torch.device("meta"):  # only to check that they can be built
+        for spec in (*train_specs.values(), *test_specs.values()):
+            networks.build(spec, channels=data.channels, size=data.size, num_classes=data.num_classes)
+    return {title: networks.canonical_spec(spec, size=data.size) for title, spec in train_specs.items()}, test_specs
+
+
+def run_sizes(context: ExperimentContext) -> ExperimentResult:
+    """Compare larger sets with random images, in absolute numbers and relative to the whole dataset (figure)."""
+    ipcs = context.choose_ipcs(tiny=(5, 10), small=(100, 200, 500), paper=(100, 200, 500, 1000, 1250))
+    pairs = [(method, ipc) for ipc in ipcs for method in context.methods]
+    records, whole = _score_pairs(context, pairs)
+    for record in records.values():
+        record["relative"] = record["accuracy_mean"] / whole["accuracy_mean"]
+    rows = []
+    for ipc in ipcs:
+        cells = [records[method, ipc] for method in context.methods]
+        rows.append((str(ipc), *map(format_accuracy, cells), *(f"{100 * cell['relative']:.1f}" for cell in cells)))
+    columns = ("images per class", *context.methods, *(f"{method}, % of whole" for method in context.methods))
+    return ExperimentResult(
+        records=[*records.values(), whole],
+        table=Table(columns, rows),
+        draw=lambda: _draw_sizes(list(records.values()), whole),
+        ipcs=ipcs,
+    )
+
+
+def _draw_sizes(records: Sequence[Record], whole: Record) -> Figure:
     figure, axes = new_chart()
     for method in dict.fromkeys(record["method"] for record in records):
-        mine = [record for record in records if record["method"] == method]
-        means, spreads = ([100 * record[key] for record in mine] for key in ("accuracy_mean", "accuracy_std"))
-        axes.errorbar(ipcs, means, yerr=spreads, fmt="o-", color=COLOR_OF[method], capsize=2, label=method)
+        method_records = [record for record in records if record["method"] == method]
+        draw_curve(axes, [record["ipc"] for record in method_records], method_records, method)
     bound = 100 * whole["accuracy_mean"]
     axes.axhline(bound, color="gray", linestyle="--", label="whole dataset")
     relative = axes.twinx()
     relative.set_ylim(*(100 * limit / bound for limit in axes.get_ylim()))
-    relative.set_ylabel("% of the whole dataset's")
-    axes.set_xlabel("images a class")
+    relative.set_ylabel("% of the accuracy with the whole dataset")
+    axes.set_xlabel("images per class")
     axes.set_ylabel("test accuracy, %")
     axes.legend()
     return figure

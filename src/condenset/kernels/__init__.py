@@ -1,15 +1,23 @@
-"""Hand-written GPU kernels, each the same function as a plain one elsewhere, which the tests hold it against.
+"""Triton kernels. Each has a plain PyTorch equivalent elsewhere, with which the tests compare it.
 
-Where they cannot run (no triton, no compiler for it, another device), `available` says so and the plain path is taken.
+`available` returns False where kernels cannot run (no Triton, no compiler, not a CUDA device). Callers then use the
+PyTorch code.
 """
 
 from condenset.kernels.runtime import (
     available,
     available_for_blocks,
-    by_class,
-    copies_by_class,
-    plain,
-    switch_off,
+    copy_filters_per_class,
+    disable_kernels,
+    disable_permanently,
+    per_class_filters,
 )
 
-__all__ = ["available", "available_for_blocks", "by_class", "copies_by_class", "plain", "switch_off"]
+__all__ = [
+    "available",
+    "available_for_blocks",
+    "copy_filters_per_class",
+    "disable_kernels",
+    "disable_permanently",
+    "per_class_filters",
+]

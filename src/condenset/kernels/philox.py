@@ -1,16 +1,16 @@
-"""Philox4x32-10 in one launch: the same words as `condenset.draws.philox` gives."""
+"""Philox4x32-10 in one launch: the same numbers as `condenset.engine.rng.philox`."""
 
 import torch
 from torch import Tensor
 
-from condenset.kernels.runtime import jit, tl, triton
+from condenset.kernels.runtime import jit, launch, tl, triton
 
-BLOCK = 256
+COUNTERS_PER_PROGRAM = 256
 
 
 @jit
-def _words(key, step, rows, out, num, UNIFORM: tl.constexpr, BLOCK: tl.constexpr):
-    """A row of `num` numbers, BLOCK counters of four words at a time."""
+def _random_words(key, step, rows, out, num, UNIFORM: tl.constexpr, BLOCK: tl.constexpr):
+    """Write part of a row of `num` numbers: BLOCK counters of four words each."""
     parts = tl.cdiv(tl.cdiv(num, 4), BLOCK)
     row = tl.program_id(0) // parts
     block = tl.program_id(0) % parts * BLOCK + tl.arange(0, BLOCK)
@@ -22,26 +22,27 @@ def _words(key, step, rows, out, num, UNIFORM: tl.constexpr, BLOCK: tl.constexpr
     k0 = (zero + tl.load(key)).to(tl.uint32)
     k1 = (zero + tl.load(key + 1)).to(tl.uint32)
     r0, r1, r2, r3 = tl.philox_impl(c0, c1, c2, block.to(tl.uint32), k0, k1, 10)
-    place = out + row.to(tl.int64) * num + block * 4
-    _store(place, r0, block * 4 < num, UNIFORM)
-    _store(place + 1, r1, block * 4 + 1 < num, UNIFORM)
-    _store(place + 2, r2, block * 4 + 2 < num, UNIFORM)
-    _store(place + 3, r3, block * 4 + 3 < num, UNIFORM)
+    target = out + row.to(tl.int64) * num + block * 4
+    _store(target, r0, block * 4 < num, UNIFORM)
+    _store(target + 1, r1, block * 4 + 1 < num, UNIFORM)
+    _store(target + 2, r2, block * 4 + 2 < num, UNIFORM)
+    _store(target + 3, r3, block * 4 + 3 < num, UNIFORM)
 
 
 @jit
-def _store(place, words, there, UNIFORM: tl.constexpr):
+def _store(target, words, inside, UNIFORM: tl.constexpr):
     if UNIFORM:
-        tl.store(place, (words >> 8).to(tl.float32) * 5.9604644775390625e-08, mask=there)  # 2**-24
+        tl.store(target, (words >> 8).to(tl.float32) * 5.9604644775390625e-08, mask=inside)  # 2**-24
     else:
-        tl.store(place, words.to(tl.int64), mask=there)
+        tl.store(target, words.to(tl.int64), mask=inside)
 
 
-def words(key: Tensor, step: Tensor, rows: Tensor, num: int, *, uniform: bool) -> Tensor:
-    """(rows, num) words as int64, or uniforms in [0, 1) as float32."""
+def random_words(key: Tensor, step: Tensor, rows: Tensor, num: int, *, uniform: bool) -> Tensor:
+    """Return (rows, num) words as int64, or uniform numbers in [0, 1) as float32."""
     out = torch.empty(len(rows), num, dtype=torch.float32 if uniform else torch.int64, device=key.device)
     if num == 0:
         return out
-    programs = len(rows) * triton.cdiv(triton.cdiv(num, 4), BLOCK)  # on one axis: the others have 65,535 at most
-    _words[(programs,)](key, step, rows.contiguous(), out, num, UNIFORM=uniform, BLOCK=BLOCK)
+    block = COUNTERS_PER_PROGRAM
+    programs = len(rows) * triton.cdiv(triton.cdiv(num, 4), block)  # on one axis: the other axes allow 65,535 at most
+    launch(_random_words, (programs,), key, step, rows.contiguous(), out, num, UNIFORM=uniform, BLOCK=block)
     return out

@@ -1,4 +1,4 @@
-"""Triton, if it is there, and whether it works on a device."""
+"""Triton if it is installed, and the switches that decide whether kernels run."""
 
 import contextlib
 import importlib.util
@@ -18,47 +18,55 @@ else:
     triton = tl = SimpleNamespace(constexpr=lambda value: value)
 
     def jit(function: Any) -> Any:
-        """Without triton a kernel is only text."""
+        """Leave a kernel as it is: without Triton it never runs."""
         return function
 
 
 __all__ = [
-    "affine",
+    "NORM_EPSILON",
     "available",
     "available_for_blocks",
-    "by_class",
-    "copies_by_class",
+    "copy_filters_per_class",
+    "disable_kernels",
+    "disable_permanently",
     "jit",
-    "levels",
+    "launch",
+    "norm_backward_terms",
+    "norm_scale_shift",
     "num_programs",
-    "plain",
-    "switch_off",
+    "per_class_filters",
     "tl",
     "triton",
 ]
 
+NORM_EPSILON = tl.constexpr(1e-5)  # as in nn.GroupNorm and nn.BatchNorm2d
 
-_off: set[str] = set()  # why the kernels were switched off, if they were
-_tried: list[bool] = []  # something, once it is known whether one can be built
-_plain: list[bool] = []  # one for every `plain` that is entered: whether it is of blocks only
-_by_class: list[tuple[int, dict[int, Tensor]]] = []  # classes and copies of every `by_class` that is entered
+_failures: set[str] = set()  # reasons why the kernels are disabled for the rest of the process
+_tested_devices: set[torch.device] = set()  # where a kernel has been built
+_disabled: list[bool] = []  # `blocks_only` of every active `disable_kernels`
+_per_class: list[tuple[int, dict[int, Tensor]]] = []  # classes and copies of every active `per_class_filters`
 
 
 def available(tensor: Tensor) -> bool:
-    """Whether the kernels run where this tensor lies."""
-    there = tensor.device.type == "cuda" and hasattr(triton, "jit")
-    return there and not _off and all(_plain) and (bool(_tried) or _try(tensor.device))
+    """Return whether kernels can process this tensor; otherwise use the PyTorch code."""
+    possible = tensor.device.type == "cuda" and hasattr(triton, "jit")
+    return possible and not _failures and all(_disabled) and _can_build(tensor.device)
 
 
-def _try(device: torch.device) -> bool:
-    """Whether a kernel can be built at all: it takes a compiler that not every machine has."""
-    one = torch.zeros(1, device=device)
-    try:
-        _write_one[(1,)](one)
-    except Exception as error:  # many kinds, and one way out
-        switch_off(str(error))
-    _tried.append(True)
-    return not _off
+def available_for_blocks(maps: Tensor) -> bool:
+    """Return whether kernels can process the blocks of a network: in bfloat16 only, float32 uses the PyTorch code."""
+    return maps.dtype == torch.bfloat16 and available(maps) and not _disabled
+
+
+def _can_build(device: torch.device) -> bool:
+    """Return whether a kernel can be built, which needs a C compiler and a supported device."""
+    if device not in _tested_devices:
+        try:
+            launch(_write_one, (1,), torch.zeros(1, device=device))
+        except Exception as error:  # Triton fails in many ways
+            disable_permanently(str(error))
+        _tested_devices.add(device)
+    return not _failures
 
 
 @jit
@@ -66,61 +74,66 @@ def _write_one(out):
     tl.store(out, 1.0)
 
 
-def available_for_blocks(maps: Tensor) -> bool:
-    """Whether the kernels of network blocks take these maps: bfloat16 only, float32 is for those who want it exact."""
-    return maps.dtype == torch.bfloat16 and available(maps) and not _plain
+def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> None:
+    """Launch a kernel on the device of its first argument. Triton alone would use the current CUDA device."""
+    device = args[0].device
+    with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
+        kernel[grid](*args, **options)
 
 
 @contextlib.contextmanager
-def plain(*, blocks_only: bool = False) -> Iterator[None]:
-    """Everything, or the blocks of networks alone, takes the plain path meanwhile."""
-    _plain.append(blocks_only)
+def disable_kernels(*, blocks_only: bool = False) -> Iterator[None]:
+    """Use the PyTorch code instead of kernels inside this block, everywhere or only in the blocks of networks."""
+    _disabled.append(blocks_only)
     try:
         yield
     finally:
-        _plain.pop()
+        _disabled.pop()
+
+
+def disable_permanently(reason: str) -> None:
+    """Use the PyTorch code for the rest of the process, and warn once."""
+    if not _failures:
+        warnings.warn(f"running without custom kernels, several times slower: {reason}", stacklevel=2)
+    _failures.add(reason)
 
 
 @contextlib.contextmanager
-def by_class(num: int) -> Iterator[dict[int, Tensor]]:
-    """A kernel that does a whole block, whose layers nobody sees, takes a copy of its filters for each of the classes.
+def per_class_filters(num_classes: int) -> Iterator[dict[int, Tensor]]:
+    """Give a fused block, which hides its convolution, one copy of its filters per class inside this block.
 
-    Gives these copies, (num, ...) as they are made, by the id of the filters: their gradient is each class's own.
+    The gradient of a copy is the gradient of its class alone.
+
+    Yields:
+        The copies (num_classes, ...) by the id of the original filters, filled in during the forward pass.
     """
     copies: dict[int, Tensor] = {}
-    _by_class.append((num, copies))
+    _per_class.append((num_classes, copies))
     try:
         yield copies
     finally:
-        _by_class.pop()
+        _per_class.pop()
 
 
-def copies_by_class(filters: Tensor) -> Tensor:
-    """The filters as a kernel of a whole block should take them."""
-    if not _by_class:
+def copy_filters_per_class(filters: Tensor) -> Tensor:
+    """Return the filters that a fused block uses: one copy per class inside `per_class_filters`."""
+    if not _per_class:
         return filters
-    num, copies = _by_class[-1]
-    copies[id(filters)] = filters.expand(num, *filters.shape)
+    num_classes, copies = _per_class[-1]
+    copies[id(filters)] = filters.expand(num_classes, *filters.shape)
     return copies[id(filters)]
 
 
-def switch_off(reason: str) -> None:
-    """Take the plain path from now on, and say so once."""
-    if not _off:
-        warnings.warn(f"running without hand-written kernels, several times slower: {reason}", stacklevel=2)
-    _off.add(reason)
-
-
 def num_programs(num: int, device: torch.device, per_processor: int) -> int:
-    """How many programs share `num` pieces of work, when each does one after another."""
+    """Return how many programs share `num` items, each of which processes several items in turn."""
     if device.type != "cuda":
         return num
     return min(num, per_processor * torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 @jit
-def affine(gain, bias, means, rstds, row, c, c_in, CHANNELS: tl.constexpr):
-    """What a norm does to channels c of a row: its mean, 1/std, and the scale and shift that they make."""
+def norm_scale_shift(gain, bias, means, rstds, row, c, c_in, CHANNELS: tl.constexpr):
+    """Return mean, 1/std, scale and shift of a norm for channels c: norm(value) = value * scale + shift."""
     mean = tl.load(means + row * CHANNELS + c, mask=c_in, other=0.0)
     rstd = tl.load(rstds + row * CHANNELS + c, mask=c_in, other=0.0)
     scale = tl.load(gain + c, mask=c_in, other=0.0).to(tl.float32) * rstd
@@ -129,7 +142,10 @@ def affine(gain, bias, means, rstds, row, c, c_in, CHANNELS: tl.constexpr):
 
 
 @jit
-def levels(sums, products, row, mean, rstd, c, c_in, num, CHANNELS: tl.constexpr):
-    """The gradient is scale * (slope - (total + normal * product) / num), normal = (value - mean) * rstd: its parts."""
-    tilt = tl.load(products + row * CHANNELS + c, mask=c_in, other=0.0) * rstd / num
-    return tl.load(sums + row * CHANNELS + c, mask=c_in, other=0.0) / num - mean * tilt, tilt
+def norm_backward_terms(sums, products, row, mean, rstd, c, c_in, num, CHANNELS: tl.constexpr):
+    """Return (offset, factor) of the gradient of a norm: scale * (grad - offset - value * factor).
+
+    With normal = (value - mean) * rstd this equals scale * (grad - (sum + normal * product) / num).
+    """
+    factor = tl.load(products + row * CHANNELS + c, mask=c_in, other=0.0) * rstd / num
+    return tl.load(sums + row * CHANNELS + c, mask=c_in, other=0.0) / num - mean * factor, factor

@@ -1,4 +1,4 @@
-"""The base of every network: an embedding, and a linear classifier on it."""
+"""The base class of the built-in networks: an embedding, and a linear classifier on top of it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from condenset.errors import UserError
 
 
 class Network(nn.Module, ABC):
-    """A classifier of (N, C, H, W) images: `embed` gives what enters its final linear layer."""
+    """A classifier of images (N, C, H, W). `embed` computes the input of the final linear layer."""
 
     classifier: nn.Linear
 
@@ -21,20 +21,20 @@ class Network(nn.Module, ABC):
 
     @abstractmethod
     def embed(self, images: Tensor) -> Tensor:
-        """(N, C, H, W) -> (N, F)."""
+        """Map images (N, C, H, W) to their embedding (N, F)."""
 
     def forward(self, images: Tensor) -> Tensor:
-        """(N, C, H, W) -> (N, K) logits; no network overrides this."""
+        """Map images (N, C, H, W) to logits (N, K). Subclasses do not override this."""
         logits: Tensor = self.classifier(self.embed(images))
         return logits
 
 
-def padded(size: int) -> int:
-    """The side of the first map: 28x28 images get a border that makes it 32x32."""
+def padded_size(size: int) -> int:
+    """Return the side of the first feature map: 28x28 images are padded to 32x32."""
     return 32 if size == 28 else size
 
 
-def check_size(network: str, size: int, minimum: int) -> None:
-    """Raise `NETWORK needs images of at least …, but got …` where the first map is too small."""
-    if padded(size) < minimum:
+def check_min_size(network: str, size: int, minimum: int) -> None:
+    """Raise a UserError unless the first feature map is large enough for the network."""
+    if padded_size(size) < minimum:
         raise UserError(f"{network} needs images of at least {minimum}x{minimum}, but got {size}x{size}")

@@ -1,27 +1,28 @@
-"""The ConvNet: the network that synthetic images are learned with, and the space that architecture search looks in."""
+"""The ConvNet: the default network for learning synthetic images, and the architecture search space."""
 
 from __future__ import annotations
 
 from torch import Tensor, nn
 
 from condenset.errors import check
-from condenset.networks.base import Network, check_size, padded
-from condenset.networks.layers import Block
+from condenset.networks.base import Network, check_min_size, padded_size
+from condenset.networks.layers import ACTIVATIONS, NORMS, POOLINGS, Block
+from condenset.networks.spec import Architecture, Option
 
 
 def default_depth(size: int) -> int:
-    """3 blocks; 2 for images below 16x16, 4 from 64x64 on."""
+    """Return the default number of blocks: 3, but 2 for images below 16x16 and 4 from 64x64."""
     return 2 if size < 16 else 3 if size < 64 else 4
 
 
-def smallest_image(depth: int, pooling: str) -> int:
-    """The side that images must have: every pooling halves a map, and the last still needs a 2x2 square."""
-    # Without pooling too the last norm needs more than one pixel: normalised alone, a pixel is zero whatever the image.
+def min_image_size(depth: int, pooling: str) -> int:
+    """Return the smallest image size: every pooling layer halves the map, and the last one needs a 2x2 map."""
+    # The last norm also needs more than one pixel: instance norm maps a single pixel to zero.
     return 2 if pooling == "none" else 2**depth
 
 
 class ConvNet(Network):
-    """`depth` blocks of 3x3 convolution to `width` channels, norm, activation and 2x2 pooling, then linear."""
+    """`depth` blocks of 3x3 convolution with `width` channels, norm, activation and 2x2 pooling, then a classifier."""
 
     def __init__(
         self,
@@ -37,7 +38,7 @@ class ConvNet(Network):
     ) -> None:
         super().__init__()
         check(norm != "group" or width % 4 == 0, "width must be a multiple of 4 with norm='group'", width)
-        check_size(f"convnet(depth={depth})", size, smallest_image(depth, pooling))
+        check_min_size(f"convnet(depth={depth})", size, min_image_size(depth, pooling))
         blocks: list[Block] = []
         for index in range(depth):
             blocks.append(
@@ -45,7 +46,7 @@ class ConvNet(Network):
                     width if index else channels,
                     width,
                     size=blocks[-1].size if index else size,
-                    padding=3 if index == 0 and padded(size) != size else 1,
+                    padding=3 if index == 0 and padded_size(size) != size else 1,
                     norm=norm,
                     activation=activation,
                     pooling=pooling,
@@ -55,6 +56,23 @@ class ConvNet(Network):
         self.classifier = nn.Linear(width * blocks[-1].size ** 2, num_classes)
 
     def embed(self, images: Tensor) -> Tensor:
-        """(N, C, H, W) -> (N, F): the last block's map, flattened."""
+        """Map images (N, C, H, W) to the flattened map of the last block (N, F)."""
         maps: Tensor = self.blocks(images)
         return maps.flatten(1)
+
+
+ARCHITECTURE = Architecture(
+    name="convnet",
+    make=ConvNet,
+    title="ConvNet",
+    description="blocks of 3x3 convolution, norm, activation and pooling; "
+    "the default depth is 2 below 16x16 images, 4 from 64x64, else 3",
+    options={
+        "width": Option(128),
+        "depth": Option(default_depth, maximum=32),
+        "norm": Option("instance", tuple(NORMS)),
+        "activation": Option("relu", tuple(ACTIVATIONS)),
+        "pooling": Option("average", tuple(POOLINGS)),
+    },
+    default_init=True,
+)

@@ -1,7 +1,8 @@
-"""The weight gradients of many classes from one pass through a network whose images do not affect each other.
+"""Weight gradients of many classes from one pass through a network whose images do not affect each other.
 
-Classes have losses of their own, so one backward pass gives every layer's output gradients for all of them; a class's
-weight gradient then needs only its own rows of the layer's input and output gradient. Shapes: K classes of N images.
+Every class has its own loss, so one backward pass gives the output gradients of every layer for all classes. The weight
+gradient of a class then needs only the rows of that class in the layer's input and output gradient.
+Shapes: K classes of N images.
 """
 
 from __future__ import annotations
@@ -20,82 +21,96 @@ from condenset import kernels
 Forward = Callable[[dict[str, Tensor], Tensor], Tensor]
 
 
-class _Call(NamedTuple):
-    """A weight layer at work: what it was given and what came out."""
+class _LayerCall(NamedTuple):
+    """A call of a layer with weights."""
 
-    gradients: Callable[[_Call, Tensor, int], list[Tensor]]
-    options: dict[str, Any]
-    given: Tensor
+    compute_gradients: Callable[[_LayerCall, Tensor, int], list[Tensor]]
+    arguments: dict[str, Any]
+    input: Tensor
     weights: list[Tensor]
-    out: Tensor
+    output: Tensor
 
 
-class _Record(TorchFunctionMode):
-    """Notes every call of a function that has weights of 2 or more dimensions, whichever module makes it."""
+class _CallRecorder(TorchFunctionMode):
+    """Records every call of a function that has weights with 2 or more dimensions."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.calls: list[_Call] = []
+        self.calls: list[_LayerCall] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
+        output = func(*args, **(kwargs or {}))
         if func in _LAYERS:
-            names, gradients = _LAYERS[func]
-            given = dict(zip(names, args, strict=False)) | (kwargs or {})
-            weights = [given[name] for name in ("weight", "bias") if given.get(name) is not None]
-            self.calls.append(_Call(gradients, given, given["input"], [w for w in weights if w.dim() >= 2], out))
-        return out
+            names, compute_gradients = _LAYERS[func]
+            arguments = dict(zip(names, args, strict=False)) | (kwargs or {})
+            weights = [arguments[name] for name in ("weight", "bias") if arguments.get(name) is not None]
+            weights = [weight for weight in weights if weight.dim() >= 2]
+            self.calls.append(_LayerCall(compute_gradients, arguments, arguments["input"], weights, output))
+        return output
 
 
 def class_gradients(
     forward: Forward,
-    views: dict[str, Tensor],
+    parameters: dict[str, Tensor],
     images_KNCHW: Tensor,
     classes_K: Tensor,
-    share_KN: Tensor,
+    weight_KN: Tensor,
     *,
     create_graph: bool = False,
 ) -> dict[str, Tensor]:
-    """By name, (K, rows, columns) float32: every weight's gradient of each class's loss; 1-D parameters are left out.
+    """Return the gradient of the loss of each class with respect to every weight.
 
-    share_KN: what an image counts in its class's loss; padding has 0, and then no effect and no gradient. The images or
-    the weights in `views` must require gradients, or nothing would be kept to go back by.
+    Args:
+        forward: The network as a function of its parameters and images.
+        parameters: The parameters by name. These or the images must require gradients.
+        images_KNCHW: The images of each class.
+        classes_K: The labels of the classes.
+        weight_KN: The weight of each image in the loss of its class. Padding has 0, and then no effect and no gradient.
+        create_graph: Whether the result can be differentiated.
+
+    Returns:
+        Float32 gradients (K, rows, columns) by name. One-dimensional parameters are left out.
     """
-    with kernels.by_class(len(classes_K)) as copies, _Record() as record:
-        logits = forward(views, images_KNCHW.flatten(0, 1))
-    labels = classes_K[:, None].expand_as(share_KN).flatten()
-    loss = (F.cross_entropy(logits.float(), labels, reduction="none") * share_KN.flatten()).sum()
-    outs = [call.out for call in record.calls]
-    slopes = torch.autograd.grad(loss, [*outs, *copies.values()], create_graph=create_graph)
-    names = {id(view): name for name, view in views.items()}
-    found = {names[key]: slope.flatten(2).float() for key, slope in zip(copies, slopes[len(outs) :], strict=True)}
-    for call, slope in zip(record.calls, slopes[: len(outs)], strict=True):
-        for weight, gradient in zip(call.weights, call.gradients(call, slope, len(classes_K)), strict=True):
-            found[names[id(weight)]] = gradient.flatten(2).float()
-    assert found.keys() == {name for name, view in views.items() if view.dim() >= 2}, "a weight of an unknown layer"
-    return found
+    num_classes = len(classes_K)
+    with kernels.per_class_filters(num_classes) as copies, _CallRecorder() as recorder:
+        logits = forward(parameters, images_KNCHW.flatten(0, 1))
+    labels = classes_K[:, None].expand_as(weight_KN).flatten()
+    loss = (F.cross_entropy(logits.float(), labels, reduction="none") * weight_KN.flatten()).sum()
+    outputs = [call.output for call in recorder.calls]
+    grads = torch.autograd.grad(loss, [*outputs, *copies.values()], create_graph=create_graph)
+    names = {id(parameter): name for name, parameter in parameters.items()}
+    copy_grads = zip(copies, grads[len(outputs) :], strict=True)
+    gradients = {names[key]: grad.flatten(2).float() for key, grad in copy_grads}
+    for call, grad in zip(recorder.calls, grads[: len(outputs)], strict=True):
+        for weight, gradient in zip(call.weights, call.compute_gradients(call, grad, num_classes), strict=True):
+            gradients[names[id(weight)]] = gradient.flatten(2).float()
+    expected = {name for name, parameter in parameters.items() if parameter.dim() >= 2}
+    assert gradients.keys() == expected, "the network has a weight in an unsupported layer"
+    return gradients
 
 
-def _convolution(call: _Call, slope: Tensor, num_classes: int) -> list[Tensor]:
-    """A class at a time: one convolution in groups would need the maps in another order."""
-    shape, options = call.weights[0].shape, {key: call.options.get(key, value) for key, value in _CONVOLUTION.items()}
-    parts = zip(call.given.chunk(num_classes), slope.chunk(num_classes), strict=True)
-    return [torch.stack([conv2d_weight(given, shape, grads, **options) for given, grads in parts])]
+def _convolution(call: _LayerCall, output_grad: Tensor, num_classes: int) -> list[Tensor]:
+    """Compute one class after the other: a grouped convolution would need a different memory layout."""
+    shape = call.weights[0].shape
+    options = {name: call.arguments.get(name, default) for name, default in _CONVOLUTION.items()}
+    chunks = zip(call.input.chunk(num_classes), output_grad.chunk(num_classes), strict=True)
+    return [torch.stack([conv2d_weight(inputs, shape, grads, **options) for inputs, grads in chunks])]
 
 
-def _linear(call: _Call, slope: Tensor, num_classes: int) -> list[Tensor]:
-    given, slope = (rows.unflatten(0, (num_classes, -1)) for rows in (call.given, slope))
-    return [slope.transpose(1, 2) @ given]
+def _linear(call: _LayerCall, output_grad: Tensor, num_classes: int) -> list[Tensor]:
+    inputs, grads = (rows.unflatten(0, (num_classes, -1)) for rows in (call.input, output_grad))
+    return [grads.transpose(1, 2) @ inputs]
 
 
-def _layer_norm(call: _Call, slope: Tensor, num_classes: int) -> list[Tensor]:
-    """Over (C, H, W) its gain and bias have three dimensions, so they count as weights too."""
-    normal = F.layer_norm(call.given, call.options["normalized_shape"], eps=call.options["eps"])
-    return [rows.unflatten(0, (num_classes, -1)).sum(1) for rows in (slope * normal, slope)][: len(call.weights)]
+def _layer_norm(call: _LayerCall, output_grad: Tensor, num_classes: int) -> list[Tensor]:
+    """Treat gain and bias as weights: over (C, H, W) they have three dimensions."""
+    normal = F.layer_norm(call.input, call.arguments["normalized_shape"], eps=call.arguments["eps"])
+    products = (output_grad * normal, output_grad)
+    return [rows.unflatten(0, (num_classes, -1)).sum(1) for rows in products][: len(call.weights)]
 
 
 _CONVOLUTION = {"stride": 1, "padding": 0, "dilation": 1, "groups": 1}
-_LAYERS: dict[Any, tuple[tuple[str, ...], Callable[[_Call, Tensor, int], list[Tensor]]]] = {
+_LAYERS: dict[Any, tuple[tuple[str, ...], Callable[[_LayerCall, Tensor, int], list[Tensor]]]] = {
     F.conv2d: (("input", "weight", "bias", *_CONVOLUTION), _convolution),
     F.linear: (("input", "weight", "bias"), _linear),
     F.layer_norm: (("input", "normalized_shape", "weight", "bias", "eps"), _layer_norm),

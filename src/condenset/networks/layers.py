@@ -1,4 +1,4 @@
-"""The parts that networks are made of, by the names that specs use."""
+"""The layers of the built-in networks, by their names in specs."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from condenset import kernels
-from condenset.kernels.first_block import MAX_WIDTH, first_block, first_block_known
-from condenset.kernels.norm_pool import norm_relu_pool, norm_relu_pool_known
+from condenset.kernels.conv_norm_pool import MAX_CHANNELS, conv_norm_relu_pool, conv_norm_relu_pool_eval
+from condenset.kernels.norm_pool import norm_relu_pool, norm_relu_pool_eval
 
-WIDEST = 64  # from there on the zeros of the matrix cost more than it wins
+MAX_MATRIX_WIDTH = 64  # for wider maps, the zeros of the pooling matrix cost more than the matrix product saves
 
 
 class AveragePool(nn.AvgPool2d):
-    """2x2 average pooling; on a CPU a matrix product, which is several times as fast there, backward even more."""
+    """2x2 average pooling. On a CPU it is a matrix product, which is several times faster than nn.AvgPool2d."""
 
     def forward(self, maps: Tensor) -> Tensor:
-        """(N, C, H, W) -> (N, C, H // 2, W // 2)."""
+        """Map (N, C, H, W) to (N, C, H // 2, W // 2)."""
         height, width = maps.shape[-2:]
-        odd = height % 2 or width % 2 or width > WIDEST
-        if odd or maps.device.type != "cpu" or not maps.is_contiguous() or torch.compiler.is_compiling():
+        unsuitable = height % 2 or width % 2 or width > MAX_MATRIX_WIDTH
+        if unsuitable or maps.device.type != "cpu" or not maps.is_contiguous() or torch.compiler.is_compiling():
             return super().forward(maps)
-        means = maps.view(-1, 2 * width) @ _pairs(width, maps.dtype)
+        means = maps.view(-1, 2 * width) @ _pooling_matrix(width, maps.dtype)
         return means.view(*maps.shape[:-2], height // 2, width // 2)
 
 
 @functools.cache
-def _pairs(width: int, dtype: torch.dtype) -> Tensor:
-    """(2 * width, width // 2): two rows of a map, one after the other, to the means of their 2x2 squares."""
-    with torch.inference_mode(False):  # it may be asked for in there first, and then be needed with gradients
+def _pooling_matrix(width: int, dtype: torch.dtype) -> Tensor:
+    """Return the (2 * width, width // 2) matrix that maps two rows of a map to the means of their 2x2 squares."""
+    with torch.inference_mode(False):  # the cached matrix may be needed with gradients later
         square = torch.eye(width // 2, dtype=dtype, device="cpu") / 4
         return square.repeat_interleave(2, dim=0).repeat(2, 1)
 
@@ -59,7 +59,14 @@ POOLINGS: dict[str, Callable[[], nn.Module]] = {
 
 
 class Block(nn.Module):
-    """Convolution, norm, activation, pooling; takes a map of side `size`, gives one of side `self.size`."""
+    """Convolution, norm, activation and pooling.
+
+    Attributes:
+        conv_size: Side of the convolution's output.
+        size: Side of the block's output.
+        has_kernel: Whether a fused kernel exists for this combination of layers.
+        is_first: Whether the fused kernel also computes the convolution, which is possible for blocks on images.
+    """
 
     def __init__(
         self,
@@ -80,19 +87,18 @@ class Block(nn.Module):
         self.norm = NORMS[norm](out_channels, size)
         self.activation = ACTIVATIONS[activation]()
         self.pool = POOLINGS[pooling]()
-        self.side = size  # of the convolution's map
+        self.conv_size = size
         self.size = size if pooling == "none" else size // 2
         self.has_kernel = norm in ("instance", "batch") and (activation, pooling) == ("relu", "average")
-        self.is_first = kernel == 3 and in_channels in (1, 3) and out_channels <= MAX_WIDTH and size % 2 == 0
+        self.is_first = kernel == 3 and in_channels in (1, 3) and out_channels <= MAX_CHANNELS and size % 2 == 0
 
     def forward(self, maps: Tensor) -> Tensor:
-        """(N, in_channels, H, W) -> (N, out_channels, self.size, self.size)."""
+        """Map (N, in_channels, H, W) to (N, out_channels, self.size, self.size)."""
         if self.has_kernel and kernels.available_for_blocks(maps):
-            if self._uses_running_statistics():
-                if not (torch.is_grad_enabled() and (maps.requires_grad or self.conv.weight.requires_grad)):
-                    return self.fused_known(maps)
-            else:
-                return self.fused(maps)
+            if not self._uses_running_statistics():
+                return self._forward_fused(maps)
+            if not (torch.is_grad_enabled() and (maps.requires_grad or self.conv.weight.requires_grad)):
+                return self._forward_fused_eval(maps)
         maps = self.pool(self.activation(self.norm(self.conv(maps))))
         return maps
 
@@ -100,37 +106,40 @@ class Block(nn.Module):
         norm = self.norm
         return isinstance(norm, nn.BatchNorm2d) and not norm.training and norm.running_mean is not None
 
-    def fused(self, maps: Tensor) -> Tensor:
-        """The same by hand-written kernels; the convolution's bias has no effect before a norm."""
+    def _forward_fused(self, maps: Tensor) -> Tensor:
+        """Compute the block with kernels. The bias of the convolution has no effect before a norm."""
         conv, norm = self.conv, self.norm
         assert isinstance(norm, nn.GroupNorm | nn.BatchNorm2d)
-        batch = isinstance(norm, nn.BatchNorm2d)
+        batch_norm = isinstance(norm, nn.BatchNorm2d)
         if self.is_first:
-            weight = kernels.copies_by_class(conv.weight)
-            out, means, rstds = first_block(maps, weight, norm.weight, norm.bias, int(conv.padding[0]), batch=batch)
+            weight, padding = kernels.copy_filters_per_class(conv.weight), int(conv.padding[0])
+            out, means, rstds = conv_norm_relu_pool(
+                maps, weight, norm.weight, norm.bias, padding, batch_norm=batch_norm
+            )
         else:
             maps = maps.contiguous(memory_format=torch.channels_last)
             maps = F.conv2d(maps, conv.weight, padding=conv.padding)
-            out, means, rstds = norm_relu_pool(maps, norm.weight, norm.bias, batch=batch)
+            out, means, rstds = norm_relu_pool(maps, norm.weight, norm.bias, batch_norm=batch_norm)
         if isinstance(norm, nn.BatchNorm2d) and norm.running_mean is not None:
-            _follow(norm, means[0], rstds[0], conv.bias, len(maps) * self.side**2)
+            _update_running_statistics(norm, means[0], rstds[0], conv.bias, len(maps) * self.conv_size**2)
         return out
 
-    def fused_known(self, maps: Tensor) -> Tensor:
-        """Batch norm with the statistics it has kept, by hand-written kernels."""
+    def _forward_fused_eval(self, maps: Tensor) -> Tensor:
+        """Compute the block with kernels and the running statistics of batch norm."""
         conv, norm = self.conv, self.norm
         assert isinstance(norm, nn.BatchNorm2d) and norm.running_mean is not None and norm.running_var is not None
         assert conv.bias is not None
         mean, rstd = norm.running_mean - conv.bias.float(), (norm.running_var + norm.eps).rsqrt()
         if self.is_first:
-            return first_block_known(maps, conv.weight, norm.weight, norm.bias, int(conv.padding[0]), mean, rstd)
+            padding = int(conv.padding[0])
+            return conv_norm_relu_pool_eval(maps, conv.weight, norm.weight, norm.bias, padding, mean, rstd)
         maps = F.conv2d(maps.contiguous(memory_format=torch.channels_last), conv.weight, padding=conv.padding)
-        return norm_relu_pool_known(maps, norm.weight, norm.bias, mean, rstd)
+        return norm_relu_pool_eval(maps, norm.weight, norm.bias, mean, rstd)
 
 
 @torch.no_grad()
-def _follow(norm: nn.BatchNorm2d, mean: Tensor, rstd: Tensor, bias: Tensor | None, num: int) -> None:
-    """Let batch norm's running statistics follow a batch of `num` values a channel, as PyTorch does."""
+def _update_running_statistics(norm: nn.BatchNorm2d, mean: Tensor, rstd: Tensor, bias: Tensor | None, num: int) -> None:
+    """Update the running statistics with those of a batch of `num` values per channel, as PyTorch does."""
     assert norm.running_mean is not None and norm.running_var is not None and norm.momentum is not None
     assert bias is not None
     variance = (rstd.square().reciprocal() - norm.eps).clamp(min=0) * (num / max(num - 1, 1))

@@ -1,4 +1,4 @@
-"""All parameters of a network as one flat vector: drawn afresh, trained and cast in one go."""
+"""All parameters of a network as one flat vector, which is sampled, trained and cast at once."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm  # BatchNorm1d, 2d, 3d and SyncBatchNorm
 
 Module = TypeVar("Module", bound=nn.Module)
 
+NORM_LAYERS = BatchNorm | nn.LayerNorm | nn.GroupNorm
 
-NORMS = nn.BatchNorm2d | nn.LayerNorm | nn.GroupNorm
 
-
-class ParameterStart(NamedTuple):
-    """How a parameter starts: uniform in ±bound, or all `fill` where bound is 0."""
+class InitSpec(NamedTuple):
+    """The initialisation of a parameter: uniform in ±bound, or the constant `fill` if the bound is 0."""
 
     name: str
     shape: torch.Size
@@ -23,13 +23,16 @@ class ParameterStart(NamedTuple):
     fill: float
 
 
-def parameter_starts(network: nn.Module, *, xavier: bool = False) -> list[ParameterStart]:
-    """How every parameter starts, in the order of `named_parameters`: as PyTorch has it, or by Xavier's rule.
+def init_specs(network: nn.Module, *, xavier: bool = False) -> list[InitSpec]:
+    """Return the initialisation of every parameter, in the order of `named_parameters`.
 
-    The latter only where there are no norms: these take care of what comes through the layers.
+    Args:
+        network: A network of convolutions, linear layers and norms.
+        xavier: Use Xavier's rule instead of PyTorch's default. It has no effect on a network with norms, which
+            rescale the activations themselves.
     """
-    xavier = xavier and not any(isinstance(module, NORMS) for module in network.modules())
-    rows: list[ParameterStart] = []
+    xavier = xavier and not any(isinstance(module, NORM_LAYERS) for module in network.modules())
+    specs: list[InitSpec] = []
     for prefix, module in network.named_modules():
         for name, parameter in module.named_parameters(recurse=False):
             bound = fill = 0.0
@@ -38,81 +41,116 @@ def parameter_starts(network: nn.Module, *, xavier: bool = False) -> list[Parame
                 bound = 1 / math.sqrt(fan_in)
                 if xavier:
                     bound = math.sqrt(6 / (fan_in + fan_out)) if name == "weight" else 0.0
-            elif isinstance(module, NORMS):
+            elif isinstance(module, NORM_LAYERS):
                 fill = 1.0 if name == "weight" else 0.0
             else:
-                raise TypeError(f"no default initialisation is known for the parameters of {type(module).__name__}")
-            rows.append(ParameterStart(f"{prefix}.{name}" if prefix else name, parameter.shape, bound, fill))
-    return rows
+                kind = type(module).__name__
+                raise TypeError(f"no default initialisation for the parameters of {kind}: set default_init=False")
+            specs.append(InitSpec(f"{prefix}.{name}" if prefix else name, parameter.shape, bound, fill))
+    return specs
 
 
-class Parameters:
-    """The layout of a network's parameters in a vector of `num` numbers, and how PyTorch's default starts them.
+class FlatParameters:
+    """The layout of a network's parameters in a vector of `num` numbers, and their initialisation.
 
-    xavier: a network without norms by Xavier's rule instead, with biases of 0: far more of an image comes through.
-    as_built: of somebody else's network, whose layers may be any: it starts as it stands, and keeps what is frozen.
+    Args:
+        network: The network, on any device.
+        device: The device of the vector.
+        xavier: Initialise a network without norms by Xavier's rule, with zero biases.
+        as_built: Initialise with the network's current values. The layout has the trainable parameters only, and the
+            layers may be of any kind.
     """
 
     def __init__(
         self, network: nn.Module, device: torch.device, *, xavier: bool = False, as_built: bool = False
     ) -> None:
-        learned = [(name, each.detach()) for name, each in network.named_parameters() if each.requires_grad]
-        built = [ParameterStart(name, each.shape, 0.0, 0.0) for name, each in learned]
-        self.rows = built if as_built else parameter_starts(network, xavier=xavier)
-        self.sizes = [row.shape.numel() for row in self.rows]
+        if as_built:
+            trainable = _trainable(network)
+            self.specs = [InitSpec(name, parameter.shape, 0.0, 0.0) for name, parameter in trainable.items()]
+        else:
+            self.specs = init_specs(network, xavier=xavier)
+        self.sizes = [spec.shape.numel() for spec in self.specs]
         self.num = sum(self.sizes)
         repeats = torch.tensor(self.sizes, dtype=torch.int64, device="cpu")
-        bounds, fills = (torch.tensor([row[place] for row in self.rows], device="cpu") for place in (2, 3))
+        bounds = torch.tensor([spec.bound for spec in self.specs], device="cpu")
+        fills = torch.tensor([spec.fill for spec in self.specs], device="cpu")
         self._lows = (fills - bounds).repeat_interleave(repeats).to(device)
         self._spans = (2 * bounds).repeat_interleave(repeats).to(device)
-        if as_built:
-            self._lows = torch.cat([each.flatten() for _, each in learned]).to(device)
-        # Batch norm keeps float32: its parameters go with its running statistics.
-        norms = {name for name, module in network.named_modules() if isinstance(module, nn.BatchNorm2d)}
-        self._kept = {row.name for row in self.rows if row.name.rpartition(".")[0] in norms}
+        if as_built and not any(parameter.is_meta for parameter in network.parameters()):
+            self._lows = flatten_parameters(network).to(device)
+        # Batch norm stays in float32, like its running statistics.
+        norms = {name for name, module in network.named_modules() if isinstance(module, BatchNorm)}
+        self._float32_names = {spec.name for spec in self.specs if spec.name.rpartition(".")[0] in norms}
 
-    def initial(self, uniform_P: Tensor) -> Tensor:
-        """(num,) a fresh network from uniforms in [0, 1): weights and biases in ± their bounds, norms at 1 and 0."""
+    def initialize(self, uniform_P: Tensor) -> Tensor:
+        """Return the (num,) parameters of a new network, from uniform numbers in [0, 1)."""
         return torch.addcmul(self._lows, uniform_P, self._spans)
 
-    def views(self, flat_P: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:
-        """Every parameter by name, in the dtype to compute with, for `torch.func.functional_call`."""
-        parts = zip(self.rows, flat_P.to(dtype).split(self.sizes), flat_P.split(self.sizes), strict=True)
-        views = {row.name: (full if row.name in self._kept else cast).view(row.shape) for row, cast, full in parts}
+    def unflatten(self, flat_P: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:
+        """Return the parameters by name, in the dtype to compute with, for `torch.func.functional_call`."""
+        casts, originals = flat_P.to(dtype).split(self.sizes), flat_P.split(self.sizes)
+        parameters = {
+            spec.name: (original if spec.name in self._float32_names else cast).view(spec.shape)
+            for spec, cast, original in zip(self.specs, casts, originals, strict=True)
+        }
         if flat_P.device.type != "cuda":
-            return views
-        # Convolutions there want filters channels last: once for all that follows, not in every pass.
-        return {name: view.contiguous(memory_format=_layout(view)) for name, view in views.items()}
+            return parameters
+        # CUDA convolutions need filters in channels-last layout: convert once here, not in every forward pass.
+        return {
+            name: parameter.contiguous(memory_format=_memory_format(parameter))
+            for name, parameter in parameters.items()
+        }
 
 
-def _layout(parameter: Tensor) -> torch.memory_format:
-    filters = parameter.ndim == 4 and parameter.shape[1] > 4  # those of images have a kernel of their own
-    return torch.channels_last if filters else torch.contiguous_format
+def _memory_format(parameter: Tensor) -> torch.memory_format:
+    is_filter = parameter.ndim == 4 and parameter.shape[1] > 4  # the filters of images have their own kernel
+    return torch.channels_last if is_filter else torch.contiguous_format
+
+
+def _trainable(network: nn.Module) -> dict[str, Tensor]:
+    return {name: parameter.detach() for name, parameter in network.named_parameters() if parameter.requires_grad}
+
+
+def flatten_parameters(network: nn.Module) -> Tensor:
+    """Return the trainable parameters as one vector, in the layout of `FlatParameters(network, as_built=True)`."""
+    return torch.cat([parameter.flatten() for parameter in _trainable(network).values()])
+
+
+def fixed_tensors(network: nn.Module, device: torch.device, dtype: torch.dtype) -> dict[str, Tensor]:
+    """Return what `flatten_parameters` leaves out, by name: the buffers and the frozen parameters.
+
+    Floating-point tensors are cast to the dtype to compute with, except those of batch norm.
+    """
+    norms = {name for name, module in network.named_modules() if isinstance(module, BatchNorm)}
+    frozen = {name: value.detach() for name, value in network.named_parameters() if not value.requires_grad}
+    return {
+        name: value.to(device, dtype if value.is_floating_point() and name.rpartition(".")[0] not in norms else None)
+        for name, value in (frozen | dict(network.named_buffers())).items()
+    }
 
 
 @torch.no_grad()
-def initialise(network: Module, uniform_P: Tensor) -> Module:
-    """Start the network afresh in place: parameters from uniforms in [0, 1), batch norm's statistics reset."""
-    parameters = Parameters(network, uniform_P.device)
-    views = parameters.views(parameters.initial(uniform_P), uniform_P.dtype)
+def initialize(network: Module, uniform_P: Tensor) -> Module:
+    """Initialise a network in place from uniform numbers in [0, 1), and reset the statistics of batch norm."""
+    layout = FlatParameters(network, uniform_P.device)
+    values = layout.unflatten(layout.initialize(uniform_P), uniform_P.dtype)
     for name, parameter in network.named_parameters():
-        parameter.copy_(views[name])
+        parameter.copy_(values[name])
     for module in network.modules():
-        if isinstance(module, nn.BatchNorm2d):
+        if isinstance(module, BatchNorm):
             module.reset_running_stats()
     return network
 
 
-def batch_statistics(network: Module) -> Module:
-    """Make every batch norm, in place, use its batch's statistics in any mode, and keep none."""
+def contains_batch_norm(network: nn.Module) -> bool:
+    """Return whether a module contains batch norm of any dimension."""
+    return any(isinstance(module, BatchNorm) for module in network.modules())
+
+
+def use_batch_statistics(network: Module) -> Module:
+    """Make every batch norm, in place, use the statistics of its batch in any mode, without running statistics."""
     for module in network.modules():
-        if isinstance(module, nn.BatchNorm2d):
+        if isinstance(module, BatchNorm):
             module.track_running_stats = False
             module.running_mean = module.running_var = module.num_batches_tracked = None
-    return network
-
-
-def headless(network: Module) -> Module:
-    """Take the classifier off, in place: the network then gives its embedding."""
-    network.classifier = nn.Identity()
     return network

@@ -1,4 +1,4 @@
-"""How a network is written, such as convnet(width=128, norm='batch'), and the options an architecture admits."""
+"""Spec strings such as convnet(width=128, norm='batch'), and the architectures and options that they name."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from condenset.errors import UserError, check, check_choice
-from condenset.networks.base import Network
+from torch import nn
+
+from condenset.errors import UserError, check, check_choice, is_int
 
 RULE = "a network must be written like convnet or convnet(width=128, norm='batch')"
-LONGEST = 200  # characters of a spec: enough for any, too few to trouble the parser
+MAX_LENGTH = 200  # characters; a longer spec could exhaust the parser
 
 
-def read_spec(spec: str) -> tuple[str, dict[str, object]]:
-    """The name and the keyword arguments of a spec; literals only, nothing is evaluated."""
+def parse_spec(spec: str) -> tuple[str, dict[str, object]]:
+    """Return the name and the keyword arguments of a spec. Only literals are accepted; nothing is evaluated."""
     check(isinstance(spec, str), RULE, spec)
-    check(len(spec) <= LONGEST, f"{RULE} in at most {LONGEST} characters", spec[:20] + "…")
+    check(len(spec) <= MAX_LENGTH, f"{RULE} in at most {MAX_LENGTH} characters", spec[:20] + "…")
     try:
-        with warnings.catch_warnings(action="ignore"):  # Python's remarks on odd literals
+        with warnings.catch_warnings(action="ignore"):  # Python warns about unusual literals
             node = ast.parse(spec.strip(), mode="eval").body
         call = node if isinstance(node, ast.Call) else ast.Call(func=node, args=[], keywords=[])
         names = [keyword.arg for keyword in call.keywords]
@@ -31,7 +32,7 @@ def read_spec(spec: str) -> tuple[str, dict[str, object]]:
 
 
 def _literal(keyword: ast.keyword) -> object:
-    """The value of `name=literal`; ValueError for anything else."""
+    """Return the value of `name=literal`; raise ValueError for anything else."""
     if keyword.arg is None:  # **options
         raise ValueError
     return ast.literal_eval(keyword.value)
@@ -39,42 +40,62 @@ def _literal(keyword: ast.keyword) -> object:
 
 @dataclass(frozen=True)
 class Option:
-    """A knob: its default, which may follow from the image size, and its choices, or none for a count in 1..most."""
+    """An option of an architecture.
+
+    Args:
+        default: The default value, or a function that computes it from the image size.
+        choices: The valid values; empty for an integer from 1 to `maximum`.
+        maximum: The largest valid integer.
+    """
 
     default: int | str | Callable[[int], int]
     choices: tuple[str, ...] = ()
-    most: int = 4096
+    maximum: int = 4096
 
     def check(self, name: str, value: object) -> None:
-        """Raise unless the knob called `name` can be set to value."""
+        """Raise a UserError unless the option called `name` accepts the value."""
         if self.choices:
             check_choice(name, value, self.choices)
         else:
-            fits = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= self.most
-            check(fits, f"{name} must be a whole number from 1 to {self.most}", value)
+            fits = is_int(value) and 1 <= value <= self.maximum  # type: ignore[operator]
+            check(fits, f"{name} must be a whole number from 1 to {self.maximum}", value)
 
     def resolve(self, size: int) -> int | str:
-        """The default for images of size x size."""
+        """Return the default for images of size x size."""
         return self.default(size) if callable(self.default) else self.default
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Architecture:
-    """A row of the table of networks; call it with an input's shape and options to build one."""
+    """A network architecture. `register_network` makes it available by name.
 
-    make: Callable[..., Network]
+    Args:
+        name: The name in spec strings.
+        make: Builds the network: make(channels=…, size=…, num_classes=…, **options) -> nn.Module. The network maps
+            images (N, C, H, W) to logits (N, num_classes).
+        title: The name to display.
+        description: One line for `condenset networks`.
+        options: The options that a spec may set.
+        default_init: Whether all parameters belong to convolutions, linear layers and norms with PyTorch's default
+            initialisation. Such networks are initialised on the device, within captured steps. Others initialise
+            themselves, from PyTorch's global generator.
+    """
+
+    name: str
+    make: Callable[..., nn.Module]
     title: str
-    text: str
+    description: str
     options: Mapping[str, Option] = field(default_factory=dict)
+    default_init: bool = False
 
-    def __call__(self, *, channels: int, size: int, num_classes: int, **options: object) -> Network:
-        """A network with PyTorch's own initialisation, drawn as PyTorch does from its global generator."""
+    def __call__(self, *, channels: int, size: int, num_classes: int, **options: object) -> nn.Module:
+        """Build a network, initialised from PyTorch's global generator."""
         return self.make(channels=channels, size=size, num_classes=num_classes, **self.resolve(options, size))
 
-    def resolve(self, given: Mapping[str, object], size: int) -> dict[str, object]:
-        """Every option in the table's order: what was given, checked, or else the default."""
-        for name, value in given.items():
+    def resolve(self, options: Mapping[str, object], size: int) -> dict[str, object]:
+        """Check the options and return them with the defaults of the others, in the order of the declaration."""
+        for name, value in options.items():
             check(bool(self.options), f"{self.title} takes no options", name)
             check_choice(f"an option of {self.title}", name, self.options)
             self.options[name].check(name, value)
-        return {name: given.get(name, option.resolve(size)) for name, option in self.options.items()}
+        return {name: options.get(name, option.resolve(size)) for name, option in self.options.items()}

@@ -1,1 +1,1 @@
-"""Pictures and pages of what was made."""
+"""Charts of results and grids of images."""

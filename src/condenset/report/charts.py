@@ -1,103 +1,134 @@
-"""Charts of results, as PNG and SVG."""
+"""Charts of accuracies, written as PNG and SVG."""
 
 from __future__ import annotations
 
 import io
-import itertools
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from condenset.files import write_file
-from condenset.recipes import RECIPES
+from condenset.io.files import write_file
+from condenset.methods import METHODS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-LEAST_SECONDS = 0.1  # what took less is drawn there: on a logarithmic axis nothing is free
+MIN_SECONDS = 0.1  # shorter times are drawn here, because a logarithmic axis has no zero
 MARKERS = "osD^vP*X"
-MOST_SIDE_BY_SIDE = 50  # letters below a plot, if all names were as long as the longest
-LETTERS_AN_INCH = 11
-# Matplotlib's own, but for gray, which the whole dataset has.
+MAX_LABEL_CHARACTERS = 50  # of all labels of the x axis together; longer ones are rotated
+CHARACTERS_PER_INCH = 11
+# Matplotlib's colours except gray, which the whole dataset has.
 COLORS = [f"tab:{name}" for name in ("blue", "orange", "green", "red", "purple", "brown", "pink", "olive", "cyan")]
 COLORS += ["black"]
-# A method has its own in every figure, the last ones those that are seen best; what is no method takes them in turn.
-COLOR_OF = dict(zip(reversed(RECIPES), itertools.cycle(COLORS)))
 
 Record = Mapping[str, Any]
 
 
+def method_color(method: str) -> str:
+    """Return the colour of a registered method, the same in every chart."""
+    index = list(METHODS).index(method)
+    return COLORS[-1 - index % len(COLORS)]  # the learned sets, which are registered last, get the clearest colours
+
+
 def save_comparison(records: Sequence[Record], dataset: str, path: Path) -> None:
-    """Accuracy against the seconds of condensing, a point for every method and number of images a class."""
+    """Draw accuracy by seconds of condensing, one point per method and number of images per class."""
     figure, axes = new_chart()
-    made = [record for record in records if record["ipc"]]
-    methods, ipcs = (list(dict.fromkeys(record[key] for record in made)) for key in ("method", "ipc"))
+    set_records = [record for record in records if record["ipc"]]
+    methods, ipcs = (list(dict.fromkeys(record[name] for record in set_records)) for name in ("method", "ipc"))
+    markers = {ipc: MARKERS[number % len(MARKERS)] for number, ipc in enumerate(ipcs)}
     for method in methods:
-        mine, color = [record for record in made if record["method"] == method], COLOR_OF[method]
-        seconds = [max(record["condense_seconds"] or 0.0, LEAST_SECONDS) for record in mine]
-        means, spreads = ([100 * record[key] for record in mine] for key in ("accuracy_mean", "accuracy_std"))
-        name = method + (" (sizes at once)" if any("together" in record for record in mine) else "")
-        axes.plot(seconds, means, "-", color=color, linewidth=0.7, alpha=0.5)
-        for record, x, y, spread in zip(mine, seconds, means, spreads, strict=True):
-            marker = MARKERS[ipcs.index(record["ipc"]) % len(MARKERS)]
-            axes.errorbar(x, y, yerr=spread, fmt=marker, color=color, capsize=2)
-        axes.plot([], [], "-", color=color, linewidth=4, label=name)
+        _draw_method(axes, [record for record in set_records if record["method"] == method], markers)
     for record in records:
         if not record["ipc"]:
-            axes.axhline(100 * record["accuracy_mean"], color="gray", linestyle="--", label="whole dataset")
-    for number, ipc in enumerate(ipcs):
-        axes.plot([], [], MARKERS[number % len(MARKERS)], color="black", label=f"{ipc} a class")
-    set_seconds(axes, [record["condense_seconds"] or 0.0 for record in made], LEAST_SECONDS)
+            _draw_bound(axes, record)
+    for ipc, marker in markers.items():
+        axes.plot([], [], marker, color="black", label=f"{ipc} per class")
+    set_seconds_axis(axes, [record["condense_seconds"] or 0.0 for record in set_records], MIN_SECONDS)
     axes.set_ylabel("test accuracy, %")
     set_title(figure, dataset)
-    figure.legend(loc="outside right center")  # names beside points would hide each other
+    figure.legend(loc="outside right center")  # labels next to the points would overlap
     save_chart(figure, path)
 
 
-def draw_bars(cells: Mapping[tuple[str, str], Record], bound: Record | None = None, axis: str = "") -> Figure:
-    """Accuracies as bars, by the group along the axis and the series within it; bound: the whole dataset's, a line."""
+def _draw_method(axes: Axes, records: Sequence[Record], markers: Mapping[int, str]) -> None:
+    """Draw the points of one method and a thin line through them; the marker shows the number of images per class."""
+    method = records[0]["method"]
+    color = method_color(method)
+    seconds = [max(record["condense_seconds"] or 0.0, MIN_SECONDS) for record in records]
+    means, stds = accuracies_in_percent(records)
+    axes.plot(seconds, means, "-", color=color, linewidth=0.7, alpha=0.5)
+    for record, x, y, std in zip(records, seconds, means, stds, strict=True):
+        axes.errorbar(x, y, yerr=std, fmt=markers[record["ipc"]], color=color, capsize=2)
+    label = method + (" (sizes at once)" if any("together" in record for record in records) else "")
+    axes.plot([], [], "-", color=color, linewidth=4, label=label)
+
+
+def _draw_bound(axes: Axes, record: Record) -> None:
+    """Draw the accuracy of the whole dataset as a horizontal line."""
+    axes.axhline(100 * record["accuracy_mean"], color="gray", linestyle="--", label="whole dataset")
+
+
+def accuracies_in_percent(records: Sequence[Record]) -> tuple[list[float], list[float]]:
+    """Return the means and the standard deviations of records."""
+    return [100 * record["accuracy_mean"] for record in records], [100 * record["accuracy_std"] for record in records]
+
+
+def draw_curve(axes: Axes, x: Sequence[float], records: Sequence[Record], method: str) -> None:
+    """Draw the accuracies of a method as a line with error bars."""
+    means, stds = accuracies_in_percent(records)
+    axes.errorbar(x, means, yerr=stds, fmt="o-", color=method_color(method), capsize=2, label=method)
+
+
+def draw_bars(cells: Mapping[tuple[str, str], Record], bound: Record | None = None, xlabel: str = "") -> Figure:
+    """Draw accuracies as bars.
+
+    Args:
+        cells: Records by (group along the axis, series within the group). Series that are methods have their colours.
+        bound: Record of the whole dataset, drawn as a line.
+        xlabel: Label of the axis.
+    """
     figure, axes = new_chart()
-    groups, series = (list(dict.fromkeys(key[place] for key in cells)) for place in (0, 1))
-    width, are_methods = 0.8 / len(series), COLOR_OF.keys() >= set(series)
+    groups, series = (list(dict.fromkeys(key[index] for key in cells)) for index in (0, 1))
+    width, are_methods = 0.8 / len(series), METHODS.keys() >= set(series)
     for number, name in enumerate(series):
-        mine = {place: cells[group, name] for place, group in enumerate(groups) if (group, name) in cells}
-        places = [place + (number - (len(series) - 1) / 2) * width for place in mine]
-        means, spreads = ([100 * each[key] for each in mine.values()] for key in ("accuracy_mean", "accuracy_std"))
-        color = COLOR_OF[name] if are_methods else COLORS[number % len(COLORS)]
-        looks: dict[str, Any] = {"color": color, "hatch": "//" if number >= len(COLORS) else None, "ecolor": "0.4"}
-        axes.bar(places, means, width, yerr=spreads, capsize=2, label=name, **looks)
+        records = {position: cells[group, name] for position, group in enumerate(groups) if (group, name) in cells}
+        positions = [position + (number - (len(series) - 1) / 2) * width for position in records]
+        means, stds = accuracies_in_percent(list(records.values()))
+        color = method_color(name) if are_methods else COLORS[number % len(COLORS)]
+        hatch = "//" if number >= len(COLORS) else None
+        axes.bar(positions, means, width, yerr=stds, capsize=2, label=name, color=color, hatch=hatch, ecolor="0.4")
     if bound:
-        axes.axhline(100 * bound["accuracy_mean"], color="gray", linestyle="--", label="whole dataset")
+        _draw_bound(axes, bound)
     axes.set_xticks(range(len(groups)), groups)
-    if len(groups) * max(map(len, groups)) > MOST_SIDE_BY_SIDE:
+    if len(groups) * max(map(len, groups)) > MAX_LABEL_CHARACTERS:
         axes.tick_params(axis="x", rotation=45)
-    axes.set_xlabel(axis)
+    axes.set_xlabel(xlabel)
     axes.set_ylabel("test accuracy, %")
     figure.legend(loc="outside right center")
     return figure
 
 
-def set_title(figure: Figure, text: str) -> None:
-    """Above all of it, in as many lines as it needs; a file's name may hold dollars."""
-    figure.suptitle(wrapped(figure, text), fontsize="medium", parse_math=False)
+def set_title(figure: Figure, title: str) -> None:
+    """Set the title of a figure, in as many lines as it needs."""
+    figure.suptitle(wrap_text(figure, title), fontsize="medium", parse_math=False)  # file names may contain dollars
 
 
-def wrapped(figure: Figure, text: str) -> str:
-    """The text in lines as wide as the figure."""
-    return "\n".join(textwrap.wrap(text, int(figure.get_figwidth() * LETTERS_AN_INCH)))
+def wrap_text(figure: Figure, text: str) -> str:
+    """Return the text in lines that fit the width of the figure."""
+    return "\n".join(textwrap.wrap(text, int(figure.get_figwidth() * CHARACTERS_PER_INCH)))
 
 
-def set_seconds(axes: Axes, seconds: Sequence[float], least: float) -> None:
-    """A logarithmic axis of seconds, which says so where some are drawn at `least` because they are fewer."""
-    moved = f" (fewer than {least:g}: drawn at {least:g})" if min(seconds, default=least) < least else ""
+def set_seconds_axis(axes: Axes, seconds: Sequence[float], minimum: float) -> None:
+    """Make the x axis logarithmic; its label says if shorter times than `minimum` are drawn there."""
+    note = f" (less than {minimum:g} drawn at {minimum:g})" if min(seconds, default=minimum) < minimum else ""
     axes.set_xscale("log")
-    axes.set_xlabel(f"seconds of condensing{moved}")
+    axes.set_xlabel(f"seconds of condensing{note}")
 
 
 def new_chart() -> tuple[Figure, Axes]:
-    """A figure of one plot, that belongs to nobody's global state."""
+    """Create a figure with one plot, without the global state of pyplot."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 5), layout="constrained")
@@ -109,22 +140,30 @@ def new_chart() -> tuple[Figure, Axes]:
 def new_panels(
     num: int, columns: int | None = None, *, size: tuple[float, float] = (5.0, 4.5), sharey: bool = False
 ) -> tuple[Figure, list[Axes]]:
-    """A figure of `num` plots in rows (in one, unless told), each of this size in inches."""
+    """Create a figure with several plots.
+
+    Args:
+        num: Number of plots.
+        columns: Plots per row. None: all in one row.
+        size: Width and height of a plot in inches.
+        sharey: Use one scale of the y axis for all plots.
+    """
     from matplotlib.figure import Figure
 
     columns = min(columns or num, num)
     rows = -(-num // columns)
     figure = Figure(figsize=(size[0] * columns, size[1] * rows), layout="constrained")
     panels: list[Axes] = []
-    for place in range(num):
-        panels.append(figure.add_subplot(rows, columns, place + 1, sharey=panels[0] if sharey and panels else None))
+    for index in range(num):
+        panels.append(figure.add_subplot(rows, columns, index + 1, sharey=panels[0] if sharey and panels else None))
         panels[-1].set_prop_cycle(color=COLORS)
     return figure, panels
 
 
 def save_chart(figure: Figure, path: Path) -> None:
-    """Write a chart to `path` as PNG and beside it as SVG, each whole or not at all."""
-    for kind in ("svg", "png"):
-        out = io.BytesIO()
-        figure.savefig(out, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
-        write_file(path.with_suffix(f".{kind}"), out.getvalue())
+    """Write a chart to `path` as PNG, and as SVG with the same name."""
+    for file_format in ("svg", "png"):
+        buffer = io.BytesIO()
+        metadata = {"Date": None} if file_format == "svg" else None  # the same chart gives the same file
+        figure.savefig(buffer, format=file_format, dpi=150, metadata=metadata)
+        write_file(path.with_suffix(f".{file_format}"), buffer.getvalue())

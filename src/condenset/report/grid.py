@@ -1,4 +1,4 @@
-"""The images of condensed sets as one picture: a row for each of the first classes, a block a set."""
+"""Draw the images of condensed sets in one grid: a row per class, a block per set."""
 
 from __future__ import annotations
 
@@ -10,83 +10,94 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
-from condenset.files import write_file
-from condenset.types import CondensedSet
+from condenset.data.condensed_set import CondensedSet
+from condenset.io.files import write_file
 
-MAX_COLUMNS, MAX_ROWS = 20, 40  # of a set: a picture is for looking at
-TILE = 32  # pixels that a small image is enlarged to, at least
-GAP, MARGIN = 2, 12
+MAX_COLUMNS, MAX_ROWS = 20, 40  # per set, so that a grid fits a screen
+MIN_TILE_SIZE = 32  # pixels; smaller images are enlarged by a whole factor
+GAP, MARGIN, LINE_HEIGHT = 2, 12, 18  # pixels
+MAX_NAME_LENGTH = 18
 
 
 def save_grid(sets: Sequence[CondensedSet], path: Path) -> None:
-    """Write the picture as PNG, whole or not at all."""
-    out = io.BytesIO()
-    draw_grid(sets).save(out, "PNG")
-    write_file(path, out.getvalue())
+    """Write the grid as PNG."""
+    buffer = io.BytesIO()
+    draw_grid(sets).save(buffer, "PNG")
+    write_file(path, buffer.getvalue())
 
 
 def draw_grid(sets: Sequence[CondensedSet], captions: Sequence[str] = ()) -> Image.Image:
-    """Sets of one dataset side by side, their classes in rows with the names at the left.
+    """Draw sets of one dataset next to each other, with the class names at the left.
 
-    captions: of the sets, in place of their method and number of images a class.
+    Args:
+        sets: The sets.
+        captions: Captions of the sets. Empty: method and number of images per class.
     """
-    captions = captions or [_caption(small) for small in sets]
-    names = sets[0].class_names[:MAX_ROWS]
-    side = sets[0].images.shape[-1]
-    tile = side * max(1, -(-TILE // side))
+    captions = captions or [_caption(condensed) for condensed in sets]
+    names = [shorten_name(name) for name in sets[0].class_names[:MAX_ROWS]]
+    blocks = [_rows(condensed, len(names)) for condensed in sets]
     font = _font()
-    left = MARGIN + int(max(font.getlength(short(name)) for name in names)) + 8
-    rows = [_rows(small, len(names)) for small in sets]
-    step = tile + GAP
-    widths = [
-        max(step * max(len(row) for row in block), int(font.getlength(caption)))
-        for caption, block in zip(captions, rows, strict=True)
+    size = sets[0].images.shape[-1]
+    tile_size = size * max(1, -(-MIN_TILE_SIZE // size))
+    stride = tile_size + GAP
+    num_columns = [max(map(len, rows)) for rows in blocks]
+    block_widths = [
+        max(stride * columns, int(font.getlength(caption)))
+        for columns, caption in zip(num_columns, captions, strict=True)
     ]
-    width = left + sum(widths) + MARGIN * len(sets)
-    top = MARGIN + 18
-    bottom, left_out = top + len(names) * step, sets[0].num_classes - len(names)
-    told = f"and {left_out} more classes" if left_out else ""
-    width = max(width, 2 * MARGIN + int(font.getlength(told)))
-    canvas = Image.new("RGB", (width, bottom + (18 if told else 0) + MARGIN), "white")
+    num_hidden = sets[0].num_classes - len(names)
+    footer = f"and {num_hidden} more classes" if num_hidden else ""
+    left = MARGIN + int(max(map(font.getlength, names))) + 8
+    top = MARGIN + LINE_HEIGHT
+    bottom = top + len(names) * stride
+    width = max(left + sum(block_widths) + MARGIN * len(sets), 2 * MARGIN + int(font.getlength(footer)))
+    canvas = Image.new("RGB", (width, bottom + (LINE_HEIGHT if footer else 0) + MARGIN), "white")
     pen = ImageDraw.Draw(canvas)
-    pen.text((MARGIN, bottom + 2), told, fill="black", font=font)
-    for number, name in enumerate(names):
-        pen.text((MARGIN, top + number * step + tile / 2), short(name), fill="black", font=font, anchor="lm")
+    pen.text((MARGIN, bottom + 2), footer, fill="black", font=font)
+    for row, name in enumerate(names):
+        pen.text((MARGIN, top + row * stride + tile_size / 2), name, fill="black", font=font, anchor="lm")
     x = left
-    for caption, block, block_width in zip(captions, rows, widths, strict=True):
+    for caption, rows, block_width in zip(captions, blocks, block_widths, strict=True):
         pen.text((x, MARGIN), caption, fill="black", font=font)
-        for number, row in enumerate(block):
-            for place, image in enumerate(row):
-                canvas.paste(_tile(image, tile), (x + place * step, top + number * step))
+        for row, images in enumerate(rows):
+            for column, image in enumerate(images):
+                canvas.paste(_tile(image, tile_size), (x + column * stride, top + row * stride))
         x += block_width + MARGIN
     return canvas
 
 
-def _rows(small: CondensedSet, num_classes: int) -> list[Tensor]:
-    labels = small.labels if small.labels.ndim == 1 else small.labels.argmax(1)
-    return [small.images[labels == number][:MAX_COLUMNS] for number in range(num_classes)]
+def _class_labels(condensed: CondensedSet) -> Tensor:
+    """Return one class per image; for soft labels, the most likely one."""
+    return condensed.labels if condensed.labels.ndim == 1 else condensed.labels.argmax(1)
+
+
+def _rows(condensed: CondensedSet, num_classes: int) -> list[Tensor]:
+    """Return the first images of each of the first classes."""
+    labels = _class_labels(condensed)
+    return [condensed.images[labels == label][:MAX_COLUMNS] for label in range(num_classes)]
 
 
 def _tile(image_CHW: Tensor, size: int) -> Image.Image:
     pixels = (image_CHW.clamp(0, 1) * 255).round().to(torch.uint8).permute(1, 2, 0).numpy()
-    picture = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels).convert("RGB")
-    return picture.resize((size, size), Image.Resampling.NEAREST)
+    image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels).convert("RGB")
+    return image.resize((size, size), Image.Resampling.NEAREST)
 
 
-def _caption(small: CondensedSet) -> str:
-    recipe = small.provenance.get("recipe", {})
-    name = short(f"{small.provenance.get('method', '')} {recipe.get('ipc', '')}".strip())
-    labels = small.labels if small.labels.ndim == 1 else small.labels.argmax(1)
-    return name if int(labels.bincount().max()) <= MAX_COLUMNS else f"{name}, {MAX_COLUMNS} shown"
+def _caption(condensed: CondensedSet) -> str:
+    recipe = condensed.provenance.get("recipe", {})
+    caption = shorten_name(f"{condensed.provenance.get('method', '')} {recipe.get('ipc', '')}".strip())
+    is_complete = int(_class_labels(condensed).bincount().max()) <= MAX_COLUMNS
+    return caption if is_complete else f"{caption}, {MAX_COLUMNS} shown"
 
 
 def _font() -> ImageFont.FreeTypeFont:
-    """Matplotlib's own: Pillow's lacks letters that class names have, such as é."""
+    """Return a font of Matplotlib; the font of Pillow lacks letters such as é."""
     import matplotlib
 
     return ImageFont.truetype(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf", 11)
 
 
-def short(name: str) -> str:
-    name = "".join(letter if letter.isprintable() else " " for letter in name)  # a line break cannot be measured
-    return name if len(name) <= 18 else name[:17] + "…"
+def shorten_name(name: str) -> str:
+    """Return a name of at most 18 characters without control characters."""
+    name = "".join(letter if letter.isprintable() else " " for letter in name)  # Pillow cannot measure line breaks
+    return name if len(name) <= MAX_NAME_LENGTH else name[: MAX_NAME_LENGTH - 1] + "…"

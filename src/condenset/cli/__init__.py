@@ -1,0 +1,5 @@
+"""Command line: parse arguments, call the library, print results."""
+
+from condenset.cli.main import main
+
+__all__ = ["main"]

@@ -1,0 +1,71 @@
+"""Functions that several commands share: parsing of options, progress and signals of a run."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shlex
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from condenset.cli.console import one_line_warnings
+from condenset.cli.signals import exit_on_signal
+from condenset.errors import UserError, check
+
+if TYPE_CHECKING:
+    from condenset.runs.context import RunContext
+
+
+def drop_unset(**options: Any) -> dict[str, Any]:
+    """Return the options that are not None."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def parse_methods(values: list[str] | None, all_methods: Iterable[str]) -> tuple[str, ...]:
+    """Parse the values of `--method`: names separated by commas, where `all` means all methods."""
+    names = [name.strip() for value in values or () for name in value.split(",") if name.strip()]
+    check(bool(names) or not values, "--method must name a method ('condenset methods')", ",".join(values or ()))
+    expanded = [method for name in names for method in (all_methods if name == "all" else (name,))]
+    return tuple(dict.fromkeys(expanded))
+
+
+def parse_ipcs(values: list[str] | None) -> tuple[int, ...]:
+    """Parse the values of `--ipc`: whole numbers separated by commas."""
+    numbers = [number.strip() for value in values or () for number in value.split(",")]
+    for number in numbers:
+        check(re.fullmatch(r"-?[0-9]{1,18}", number) is not None, "--ipc must be whole numbers such as 1,10,50", number)
+    return tuple(map(int, numbers))
+
+
+def parse_memory_limit(value: str | None) -> int | None:
+    """Parse the value of `--memory` to bytes."""
+    from condenset.io.bytesize import parse_bytes
+
+    return None if value is None else parse_bytes(value)
+
+
+def check_not_overwritten(path: Path, *, overwrite: bool) -> None:
+    """Raise a UserError if an output file exists and `--overwrite` is not given."""
+    if path.exists() and not overwrite:
+        raise UserError(f"{path} exists already: choose another --out, or use --overwrite")
+
+
+def resume_hint(directory: Path) -> str:
+    """Return the command that continues a run."""
+    return f"Resume with: condenset resume {shlex.quote(str(directory))}"
+
+
+@contextlib.contextmanager
+def in_terminal(run: RunContext, hint: str = "") -> Iterator[None]:
+    """Show the progress of a run, print its warnings on one line and stop it on a signal.
+
+    Args:
+        run: The run of the block.
+        hint: Printed when the run is stopped: how to continue.
+    """
+    from condenset.io.progress import ProgressBar
+
+    run.progress = ProgressBar()
+    with exit_on_signal(run, hint), one_line_warnings():
+        yield

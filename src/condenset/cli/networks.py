@@ -1,0 +1,87 @@
+"""The commands `condenset networks` and `condenset networks train-pool`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from condenset.cli.common import drop_unset, in_terminal
+from condenset.cli.console import print_entries, print_table
+from condenset.cli.options import AsJson, DataDir, Device, Network, Precision, Seed, Size
+from condenset.errors import UserError, check_int
+
+app = typer.Typer(help="List the networks, or train a pool of networks.", invoke_without_command=True)
+
+
+@app.callback()
+def networks_command(context: typer.Context, as_json: AsJson = False) -> None:
+    """List the networks and their options with defaults, or train a pool of networks."""
+    if context.invoked_subcommand:
+        return
+    from condenset.networks import describe_networks
+
+    rows = [(row.name, row.description, row.options) for row in describe_networks()]
+    print_entries(("network", "description", "options"), ("name", "description", "options"), rows, as_json)
+
+
+@app.command("train-pool")
+def train_pool_command(
+    dataset: Annotated[str, typer.Argument(help="Dataset name ('condenset data list') or path.")],
+    out: Annotated[Path, typer.Option(help="Directory of the pool. An unfinished pool is continued.")],
+    num_networks: Annotated[int, typer.Option("--num", help="Number of networks to train.")],
+    network: Network = None,
+    epochs: Annotated[int | None, typer.Option(help="Training epochs of each network (default: 30).")] = None,
+    edges: Annotated[
+        str | None,
+        typer.Option(help="Limits between the groups of validation accuracy, in % (default: 10,20,30,40,50,60,70)."),
+    ] = None,
+    seed: Seed = None,
+    device: Device = None,
+    precision: Precision = None,
+    size: Size = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train networks and store states at several accuracies, for the options pool and group of dm."""
+    import torch
+
+    from condenset import data
+    from condenset.engine import ComputeDevice
+    from condenset.methods.matching.pool import EDGES, check_pool_directory, group_names
+    from condenset.methods.matching.pool_training import fill_pool, pool_metadata, pool_protocol
+    from condenset.networks import build
+    from condenset.runs.context import RunContext
+
+    group_edges = _parse_edges(edges) if edges else EDGES
+    group_names(group_edges)
+    check_int("num", num_networks, 1)
+    check_pool_directory(out)  # before reading the data, which may take long
+    run = RunContext(compute=ComputeDevice.select(device, precision), **drop_unset(seed=seed))
+    train = data.load(dataset, data_dir=data_dir, size=size).train
+    protocol = pool_protocol(train, **drop_unset(network=network, epochs=epochs))
+    with torch.device("meta"):  # check that the network can be built before creating the directory
+        build(protocol.network, channels=train.channels, size=train.size, num_classes=train.num_classes)
+    check_pool_directory(out, pool_metadata(train, protocol, group_edges, run))
+    where = f"on {run.compute.hardware}, {run.compute.precision}"
+    print(f"Training {num_networks} networks on {dataset} {where}. Directory: {out}", file=sys.stderr)
+    with in_terminal(run, "Repeat the command to resume."):
+        pool = fill_pool(train, out, num_networks, protocol, group_edges, run)
+    if pool.num_networks > num_networks:
+        counts = f"{pool.num_networks} networks, more than --num {num_networks}"
+        print(f"The pool already has {counts}. All of them are used.", file=sys.stderr)
+    sizes = pool.group_sizes()
+    if as_json:
+        print(json.dumps({"directory": str(out), "networks": pool.num_networks, "states": sizes}, indent=1))
+    else:
+        print_table(("validation accuracy, %", "states"), [(name, str(count)) for name, count in sizes.items()])
+
+
+def _parse_edges(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(map(float, text.split(",")))
+    except ValueError:
+        raise UserError(f"edges must be numbers separated by commas, but got {text!r}") from None

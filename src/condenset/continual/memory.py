@@ -1,0 +1,297 @@
+"""Class-incremental learning: a replay memory of condensed images; networks are trained on it from scratch (GDumb).
+
+The classes of a step are condensed from the data of that step alone. Stored images of other classes do not change.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from condenset import __version__, networks
+from condenset.continual.contents import MemoryContents
+from condenset.continual.steps import ImageFormat, read_step
+from condenset.data.condensed_set import CondensedSet
+from condenset.data.image_data import ImageData, check_channel_stats, select_classes
+from condenset.engine import ComputeDevice, rng
+from condenset.errors import UserError, check, check_choice, check_int
+from condenset.io.bytesize import parse_bytes
+from condenset.io.progress import NullProgress, ProgressBar
+from condenset.methods import METHODS, Recipe, make_recipe
+from condenset.methods.common import images_per_class
+from condenset.networks import NetworkBuilder
+from condenset.runs.context import RunContext
+from condenset.runs.loop import track_progress
+from condenset.training.classifier import Classifier, select_test_images
+from condenset.training.dataset import DeviceDataset
+from condenset.training.evaluation import network_of_set
+from condenset.training.protocol import training_protocol
+from condenset.training.trainer import Trainer
+
+FORMAT = 1  # version of the metadata of a replay memory in its file
+REPEATS = ("refuse", "merge")
+SETTINGS = ("ipc", "method", "seed", "on_repeat")  # stored in the file
+
+
+class Memory:
+    """A replay memory for classes that arrive step by step.
+
+    `add` condenses the images of a step to `ipc` per class and stores them. `train` trains a network on all stored
+    images. A class is identified by its name. Its random numbers depend on seed and name, not on the step.
+
+    Args:
+        ipc: Images per class.
+        method: Name of the condensation method.
+        seed: Random seed.
+        device: "cpu", "cuda" or "mps". None: the best available.
+        precision: "float32" or "bfloat16". None: the best for the device.
+        memory_limit: Limit on the device memory of condensing, in bytes or such as "2GiB".
+        mean: Mean of the normalisation, one number per channel. None: that of the first step.
+        std: Standard deviation of the normalisation. None: that of the first step.
+        allow_hflip: Allow horizontal flips. Disable for text and digits. None: as in the first step.
+        on_repeat: For a class that is stored already: "refuse" raises an error, "merge" merges old and new images.
+        verbose: Show progress.
+        fields: Fields of the method's recipe, such as `iterations` and `network`.
+
+    Raises:
+        UserError: An argument is invalid.
+
+    Example:
+        >>> import condenset as cs
+        >>> data = cs.load("digits", verbose=False)
+        >>> images, labels = data.train.images, data.train.labels
+        >>> memory = cs.Memory(ipc=5, method="random", device="cpu", allow_hflip=False, verbose=False)
+        >>> for step in ([0, 1], [2, 3]):
+        ...     selected = (labels == step[0]) | (labels == step[1])
+        ...     memory.add(images[selected], labels[selected])
+        >>> memory
+        Memory(20 images of 4 classes: random, 5 per class)
+        >>> classifier = memory.train(epochs=20)
+        >>> 0.5 < classifier.accuracy(data.test) <= 1
+        True
+    """
+
+    def __init__(
+        self,
+        *,
+        ipc: int = 10,
+        method: str = "dm",
+        seed: int = 0,
+        device: str | torch.device | None = None,
+        precision: str | None = None,
+        memory_limit: int | str | None = None,
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
+        allow_hflip: bool | None = None,
+        on_repeat: str = "refuse",
+        verbose: bool = True,
+        **fields: Any,
+    ) -> None:
+        check_choice("on_repeat", on_repeat, REPEATS)
+        if "network" in fields:
+            fields["network"] = networks.as_spec(fields["network"])
+        recipe = make_recipe(method, ipc=ipc, name="", size=32, **fields)  # checks the fields before data arrive
+        self.ipc, self.method, self.seed, self.on_repeat = recipe.ipc, method, check_int("seed", seed), on_repeat
+        self.verbose = verbose
+        self.fields = {name: getattr(recipe, name) for name in fields}  # validated, so that a file can store them
+        self.compute = ComputeDevice.select(device, precision)
+        self._memory_limit = None if memory_limit is None else parse_bytes(memory_limit)
+        self._mean = None if mean is None else check_channel_stats("mean", mean)
+        self._std = None if std is None else check_channel_stats("std", std)
+        self._allow_hflip = allow_hflip
+        self._contents = MemoryContents()
+
+    def __len__(self) -> int:
+        """Return the number of stored images."""
+        return len(self._contents)
+
+    def __repr__(self) -> str:
+        return f"Memory({len(self)} images of {len(self.class_names)} classes: {self.method}, {self.ipc} per class)"
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the stored classes; the position of a class is its label."""
+        return tuple(self._contents.exemplars)
+
+    def add(self, images: Any, labels: Any = None, class_names: Sequence[str] | None = None) -> None:
+        """Condense the images of a step and store them. If an error is raised, nothing is stored.
+
+        Args:
+            images: ImageData, or an array of images as `from_arrays` takes it.
+            labels: Class names or integers, for an array.
+            class_names: Names of integer labels. None: the name of label 3 is "3".
+
+        Raises:
+            UserError: The images are invalid, or a class is stored already and `on_repeat` is "refuse".
+        """
+        step = self.prepare_step(images, labels, class_names)
+        run = self._make_run(self.seed)
+        self.store(METHODS[self.method].condense(step, self.recipe(step), run), step)
+
+    def prepare_step(self, images: Any, labels: Any = None, class_names: Sequence[str] | None = None) -> ImageData:
+        """Return the data of a step as they must be condensed: classes with images, with the memory's normalisation.
+
+        `prepare_step`, `recipe` and `store` together do what `add` does, so that the condensing can run elsewhere. The
+        arguments are those of `add`.
+        """
+        stored_format = self._contents.image_format
+        mean, std = (stored_format.mean, stored_format.std) if stored_format else (self._mean, self._std)
+        hflip = self._allow_hflip is not False
+        data = read_step(images, labels, class_names, mean=mean, std=std, allow_hflip=hflip)
+        names = [name for name, count in zip(data.class_names, data.class_counts, strict=True) if count]
+        check(len(set(data.class_names)) == data.num_classes, "class names must differ", data.class_names)
+        image_format = stored_format or self._format_of(data)
+        shape = tuple(data.images.shape[1:])
+        expected = image_format.shape
+        check(shape == expected, f"images must have the shape {expected} of the earlier images", shape)
+        self._check_repeats(names)
+        stream_ids = tuple(rng.class_stream_id(name, self._contents.num_real(name)) for name in names)
+        common = image_format._asdict()
+        del common["shape"]
+        return dataclasses.replace(select_classes(data, names), class_stream_ids=stream_ids, **common)
+
+    def recipe(self, step: ImageData) -> Recipe:
+        """Return the recipe that a step is condensed with."""
+        return make_recipe(self.method, ipc=self.ipc, name=step.name, size=step.size, **self.fields)
+
+    def store(self, condensed: CondensedSet, step: ImageData) -> None:
+        """Store the set that was condensed from the result of `prepare_step`.
+
+        A class that is stored already keeps its number of images. Old and new images are selected in proportion to the
+        real images that they represent.
+        """
+        self._check_repeats(step.class_names)
+        counts = images_per_class(step, self.recipe(step))
+        self._contents.store(condensed, step, counts, self.ipc, self.seed)
+        self._contents.image_format = self._contents.image_format or self._format_of(step)
+
+    @property
+    def set(self) -> CondensedSet:
+        """All stored images as one set."""
+        return self._contents.to_set(self._provenance())
+
+    def select_test(self, test_set: ImageData) -> ImageData:
+        """Return the test images of the stored classes, with the labels of the memory."""
+        self._contents.require_format()
+        return select_test_images(test_set, self.class_names)
+
+    def train(
+        self, network: str | NetworkBuilder | None = None, *, seed: int | None = None, **fields: Any
+    ) -> Classifier:
+        """Train a new network on all stored images.
+
+        Args:
+            network: A spec, or a builder `(channels, size, num_classes) -> nn.Module`. None: the network that the
+                method learns with, or the dataset's default for methods without one and for "dd".
+            seed: Random seed. None: that of the memory. The network equals the first that `evaluate` trains.
+            fields: Fields of the protocol, such as `epochs`, `lr` and `augment`.
+
+        Returns:
+            The trained network with its class names and normalisation.
+
+        Raises:
+            UserError: The memory is empty, an argument is invalid, or training diverged.
+        """
+        image_format, condensed = self._contents.require_format(), self.set
+        rule = "num_networks must not be given, because one network is trained (see cs.evaluate)"
+        check("num_networks" not in fields, rule, fields.get("num_networks"))
+        spec = network_of_set(condensed) if network is None else networks.as_spec(network)
+        chosen = fields if spec is None else {"network": spec, **fields}
+        protocol = training_protocol(name=image_format.name, size=image_format.shape[-1], **chosen)
+        run = self._make_run(self.seed if seed is None else seed)
+        train_set = DeviceDataset.from_data(condensed, self.compute.device)
+        trainer = Trainer(protocol.network, train_set, protocol, self.compute)
+        with track_progress(run, "training a network", trainer.num_steps) as report:
+            trainer.train(run.seed, "evaluate", 0, report=report)
+        if not trainer.is_finite():
+            raise UserError("Training diverged: the weights contain NaN or infinity. Try a smaller lr.")
+        size = image_format.shape[-1] if networks.has_default_init(protocol.network) else None  # others may take any
+        return Classifier(trainer.export_network(), self.class_names, image_format.mean, image_format.std, size)
+
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Write the memory to one .safetensors file, which `CondensedSet.load` reads too.
+
+        Args:
+            path: The file.
+            overwrite: Replace an existing file.
+        """
+        self.set.save(path, overwrite=overwrite)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        device: str | torch.device | None = None,
+        precision: str | None = None,
+        memory_limit: int | str | None = None,
+        verbose: bool = True,
+    ) -> Memory:
+        """Read a memory from its file; it continues as the saved one would.
+
+        Args:
+            path: The file.
+            device, precision, memory_limit, verbose: As for the constructor.
+
+        Raises:
+            UserError: The file cannot be read or is not a replay memory.
+        """
+        options = {"device": device, "precision": precision, "memory_limit": memory_limit, "verbose": verbose}
+        condensed = CondensedSet.load(path)
+        if "memory" not in condensed.provenance:
+            raise UserError(f"{path} is a condensed set, but not a replay memory")
+        try:
+            return cls._from_set(condensed, condensed.provenance["memory"], options)
+        except UserError as error:
+            raise UserError(f"{path}: {error}") from None
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RuntimeError) as error:
+            raise UserError(f"{path} is not a replay memory: {type(error).__name__} in its metadata") from None
+
+    @classmethod
+    def _from_set(cls, condensed: CondensedSet, metadata: Mapping[str, Any], options: Mapping[str, Any]) -> Memory:
+        if metadata["format"] > FORMAT:
+            raise UserError(f"a newer version of condenset wrote it (format {metadata['format']}): upgrade to read it")
+        memory = cls(**{name: metadata[name] for name in SETTINGS}, **options, **metadata["fields"])
+        memory._contents = MemoryContents.from_set(condensed, metadata)
+        _ = memory.set  # raises if other metadata are missing
+        return memory
+
+    def _make_run(self, seed: int) -> RunContext:
+        progress = ProgressBar() if self.verbose else NullProgress()
+        return RunContext(seed=seed, compute=self.compute, memory_limit=self._memory_limit, progress=progress)
+
+    def _format_of(self, data: ImageData) -> ImageFormat:
+        """Return the format that the first step and the constructor's arguments define for all steps."""
+        channels, height, width = data.images.shape[1:]
+        allow_hflip = data.allow_hflip if self._allow_hflip is None else self._allow_hflip
+        mean, std = self._mean or data.mean, self._std or data.std
+        return ImageFormat(data.name, (channels, height, width), mean, std, allow_hflip)
+
+    def _check_repeats(self, names: Sequence[str]) -> None:
+        repeated = next((name for name in names if name in self.class_names), None)
+        if repeated is not None and self.on_repeat == "refuse":
+            raise UserError(f"class {repeated!r} is in memory already: use on_repeat='merge' to merge repeated classes")
+
+    def _provenance(self) -> dict[str, Any]:
+        image_format, steps = self._contents.require_format(), self._contents.steps
+        dataset, size = image_format.name, image_format.shape[-1]
+        recipe = dataclasses.asdict(make_recipe(self.method, ipc=self.ipc, name=dataset, size=size, **self.fields))
+        if not METHODS[self.method].network_fits_evaluation:
+            del recipe["network"]  # it needs the learned step sizes, which exist for the classes of one step alone
+        settings = {name: getattr(self, name) for name in SETTINGS}
+        return {
+            "method": self.method,
+            "recipe": recipe,
+            "seed": self.seed,
+            "dataset": dataset,
+            "allow_hflip": image_format.allow_hflip,
+            "version": __version__,
+            "seconds": round(sum(step["seconds"] or 0.0 for step in steps), 3),
+            "hardware": steps[-1]["hardware"],
+            "precision": steps[-1]["precision"],
+            "memory": {"format": FORMAT, **settings, "fields": self.fields, **self._contents.metadata()},
+        }

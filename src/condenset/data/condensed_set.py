@@ -1,0 +1,189 @@
+"""CondensedSet: a small training set with its provenance, stored as one .safetensors file."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from condenset.augment import STRATEGY
+from condenset.data.image_data import (
+    ImageData,
+    check_normalization,
+    describe_images,
+    hash_tensors,
+    normalize,
+    one_line,
+)
+from condenset.data.transform import PixelTransform
+from condenset.errors import UserError, check, check_type
+from condenset.io.directories import wrap_os_errors
+from condenset.io.files import write_tensors
+from condenset.io.metadata import read_tensor_file
+
+SET_FORMAT = 1  # version of the file format
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CondensedSet(Dataset[tuple[Tensor, Tensor]]):
+    """A small training set: `condensed[i]` is (image, label), with the image in pixel space.
+
+    Networks train on `transform()(images)`, or on `normalized()` if no augmentation is wanted.
+
+    Attributes:
+        images: (N, C, H, W) float32, nominally 0..1; values may overshoot.
+        labels: (N,) int64 class indices, or (N, K) float32 logits or probabilities (soft labels).
+        class_names: K names.
+        mean, std: Normalisation constants per channel.
+        step_sizes: (T,) float32 sizes of the gradient-descent steps that were learned with the images, or None.
+        provenance: How the set was made: method, recipe, seed, version, fingerprint of the source data, seconds, …
+    """
+
+    images: Tensor
+    labels: Tensor
+    class_names: tuple[str, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    step_sizes: Tensor | None = None
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        images = self.images
+        check(images.dtype == torch.float32, "images must be float32", images.dtype)
+        check(images.ndim == 4 and images.shape[1] in (1, 3), "images must be (N, 1 or 3, H, W)", tuple(images.shape))
+        check(images.shape[2] == images.shape[3], "images must be square", f"{images.shape[2]}x{images.shape[3]}")
+        check(len(images) > 0, "a set must have at least one image", len(images))
+        check(min(images.shape[2:]) > 0, "images must have at least one pixel", tuple(images.shape))
+        check(self.num_classes > 0, "a set must have at least one class", self.num_classes)
+        recipe = self.provenance.get("recipe", {})
+        check(isinstance(recipe, Mapping), "the recipe in the provenance must be a mapping", type(recipe).__name__)
+        check(bool(torch.isfinite(images).all()), "images must be finite", "NaN or infinity")
+        self._check_labels()
+        check_normalization(self)
+        if (steps := self.step_sizes) is not None:
+            is_vector = steps.ndim == 1 and len(steps) > 0 and steps.dtype == torch.float32
+            shape = f"{steps.dtype} of shape {tuple(steps.shape)}"
+            check(is_vector, "step_sizes must be a float32 vector with at least one element", shape)
+            check(bool((steps.isfinite() & (steps > 0)).all()), "step_sizes must be above 0", steps.tolist())
+
+    def _check_labels(self) -> None:
+        labels, num_images, num_classes = self.labels, len(self.images), self.num_classes
+        check(len(labels) == num_images, f"there must be {num_images} labels, one per image", len(labels))
+        if labels.ndim == 1:
+            check(labels.dtype == torch.int64, "hard labels must be int64", labels.dtype)
+            in_range = bool(((labels >= 0) & (labels < num_classes)).all())
+            check(in_range, f"hard labels must be in 0..{num_classes - 1}", sorted(set(labels.tolist())))
+        else:
+            shape = tuple(labels.shape)
+            check(shape == (num_images, num_classes), "soft labels must have the shape (images, classes)", shape)
+            check(labels.dtype == torch.float32, "soft labels must be float32", labels.dtype)
+            check(bool(torch.isfinite(labels).all()), "soft labels must be finite", "NaN or infinity")
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __repr__(self) -> str:
+        provenance, ipc = self.provenance, self.provenance.get("recipe", {}).get("ipc")
+        name = f"{one_line(provenance['dataset'])}: " if "dataset" in provenance else ""
+        origin = [one_line(provenance["method"])] if "method" in provenance else []
+        origin += [f"{one_line(ipc)} per class"] if ipc is not None else []
+        suffix = f"; {', '.join(origin)}" if origin else ""
+        return f"CondensedSet({name}{len(self):,} images of {describe_images(self)}{suffix})"
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return self.images[index], self.labels[index]
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.class_names)
+
+    @property
+    def allow_hflip(self) -> bool:
+        """Whether horizontal flips are allowed, as in the source data."""
+        return bool(self.provenance.get("allow_hflip", True))
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """A hash of images, labels and step sizes, computed once. The source data's fingerprint is in `provenance`."""
+        steps = () if self.step_sizes is None else (self.step_sizes,)
+        return hash_tensors(tuple(self.images.shape), self.labels, self.images, *steps)
+
+    def normalized(self) -> Tensor:
+        """Return the images as networks expect them: (images - mean) / std."""
+        return normalize(self.images, self.mean, self.std)
+
+    def transform(
+        self, train: bool = True, *, augment: str = STRATEGY, generator: torch.Generator | None = None
+    ) -> PixelTransform:
+        """Return the transform that maps a batch of pixels to network inputs, as `cs.evaluate` does.
+
+        It normalises (N, C, H, W) pixels (floats in 0..1, or uint8). With train=True it also augments: one random
+        operation per batch, with random parameters per image. Flips are used only if `allow_hflip`.
+
+        Args:
+            train: Augment the images. Use False for test images.
+            augment: The augmentation strategy, as in `Protocol.augment`.
+            generator: Source of the random numbers; None for PyTorch's global generator.
+
+        Example:
+            >>> import condenset as cs
+            >>> condensed = cs.condense(cs.load("digits").train, "random", ipc=1, verbose=False)
+            >>> inputs = condensed.transform()(condensed.images)
+            >>> tuple(inputs.shape)
+            (10, 1, 8, 8)
+        """
+        strategy = augment if train else "none"
+        return PixelTransform(self.mean, self.std, strategy, allow_hflip=self.allow_hflip, generator=generator)
+
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Write the set to a .safetensors file, completely or not at all."""
+        metadata = {
+            "format": SET_FORMAT,
+            "class_names": list(self.class_names),
+            "mean": list(self.mean),
+            "std": list(self.std),
+            "provenance": dict(self.provenance),
+        }
+        if not overwrite and Path(path).exists():
+            raise UserError(f"{path} exists already; choose another name or overwrite it with overwrite=True")
+        tensors = {"images": self.images, "labels": self.labels}
+        if self.step_sizes is not None:
+            tensors["step_sizes"] = self.step_sizes
+        with wrap_os_errors(path):
+            write_tensors(path, tensors, {"condenset": json.dumps(metadata)})
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> CondensedSet:
+        """Read a set from a .safetensors file; raise a UserError if the file is not a complete, consistent set."""
+        tensors, metadata = read_tensor_file(Path(path), "condenset", "a set of condenset")
+        try:
+            if metadata["format"] > SET_FORMAT:
+                newer = f"it was written by a newer version of condenset (format {metadata['format']})"
+                raise UserError(f"{newer}; upgrade to read it")
+            return cls(
+                images=tensors["images"].clone(),
+                labels=tensors["labels"].clone(),
+                class_names=tuple(map(str, metadata["class_names"])),
+                mean=metadata["mean"],
+                std=metadata["std"],
+                step_sizes=tensors["step_sizes"].clone() if "step_sizes" in tensors else None,
+                provenance=dict(metadata["provenance"]),
+            )
+        except UserError as error:
+            raise UserError(f"{path}: {error}") from None
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise UserError(f"{path} is not a set of condenset: {type(error).__name__} in its metadata") from None
+
+
+def check_train_set(value: object) -> None:
+    """Check that an argument is a set that networks can be trained on."""
+    rule = "train_set must be a CondensedSet (from cs.condense or cs.CondensedSet.load) or ImageData"
+    check_type(value, (CondensedSet, ImageData), rule)

@@ -1,0 +1,42 @@
+"""The digits of scikit-learn: 1,797 grey images of 8x8 pixels, part of an installed package."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from condenset.data.lazy import HELD_OUT_NOTE, LazyDataset, hold_out, make_lazy_split
+from condenset.data.sources import DatasetSource
+
+CLASS_NAMES = tuple("0123456789")
+
+
+def read_digits(directory: Path, size: int | None) -> LazyDataset:
+    """Read the digits, with pixel values scaled from 0..16 to 0..255."""
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    images = np.rint(digits.images * 255 / 16).astype(np.uint8)[:, None]
+    labels = digits.target.astype(np.int64)
+    train, test = hold_out(labels, CLASS_NAMES, "digits")
+    return LazyDataset(
+        make_lazy_split(images, labels, train),
+        make_lazy_split(images, labels, test),
+        CLASS_NAMES,
+        f"the digits of scikit-learn; {HELD_OUT_NOTE}",
+        allow_hflip=False,
+    )
+
+
+DIGITS = DatasetSource(
+    name="digits",
+    title="scikit-learn's handwritten digits",
+    num_classes=10,
+    num_train=1433,
+    num_test=364,
+    shape=(1, 8, 8),
+    read=read_digits,
+    allow_hflip=False,
+)
+SOURCES = (DIGITS,)

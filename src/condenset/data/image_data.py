@@ -1,0 +1,184 @@
+"""Labelled images: ImageData, and Splits with a training and a test set."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from condenset.errors import UserError, check, check_type, format_names
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ImageData(Dataset[tuple[Tensor, Tensor]]):
+    """Labelled images: `data[i]` is (image, label), with uint8 pixels and an integer label.
+
+    Attributes:
+        images: (N, C, H, W) uint8, possibly memory-mapped.
+        labels: (N,) int64 in 0..K-1.
+        class_names: K names.
+        mean, std: Normalisation constants per channel, for pixels in 0..1.
+        name: The name of the dataset. Presets depend on it.
+        source: Where the images come from, for people.
+        allow_hflip: Allow horizontal flips. False for text and digits.
+        stored_fingerprint: The fingerprint, if it was computed before.
+        class_stream_ids: The ids under which random streams know the classes; empty for 0..K-1. A class that has the
+            same id among other classes gets the same random numbers.
+    """
+
+    images: Tensor
+    labels: Tensor
+    class_names: tuple[str, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    name: str = "data"
+    source: str = ""
+    allow_hflip: bool = True
+    stored_fingerprint: str = ""
+    class_stream_ids: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        shape = tuple(self.images.shape)
+        check(self.images.dtype == torch.uint8 and len(shape) == 4, "images must be uint8 of shape (N, C, H, W)", shape)
+        check(shape[1] in (1, 3), "images must have 1 or 3 channels", shape[1])
+        check(shape[2] == shape[3], "images must be square", f"{shape[2]}x{shape[3]}")
+        check(tuple(self.labels.shape) == (shape[0],), f"labels must have shape ({shape[0]},)", self.labels.shape)
+        check(self.labels.dtype == torch.int64, "labels must be int64", self.labels.dtype)
+        check(shape[0] > 0, "there must be at least one image", shape[0])
+        low, high = int(self.labels.min()), int(self.labels.max())
+        check(low >= 0 and high < self.num_classes, f"labels must be in 0..{self.num_classes - 1}", (low, high))
+        check_normalization(self)
+        num_ids = len(self.class_stream_ids)
+        check(num_ids in (0, self.num_classes), "class_stream_ids must have one id per class, or none", num_ids)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return self.images[index], self.labels[index]
+
+    def __repr__(self) -> str:
+        return f"ImageData({one_line(self.name)}: {len(self):,} images of {describe_images(self)})"
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.class_names)
+
+    @property
+    def channels(self) -> int:
+        return self.images.shape[1]
+
+    @property
+    def size(self) -> int:
+        """Height and width of the images in pixels."""
+        return self.images.shape[-1]
+
+    @functools.cached_property
+    def class_counts(self) -> tuple[int, ...]:
+        """Number of images per class."""
+        return tuple(torch.bincount(self.labels, minlength=self.num_classes).tolist())
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """A hash of pixels, labels and class names, computed once."""
+        if self.stored_fingerprint:
+            return self.stored_fingerprint
+        return hash_tensors((tuple(self.images.shape), self.class_names), self.labels, self.images)
+
+
+@dataclass(frozen=True)
+class Splits:
+    """The training and the test images of a dataset. Nothing is learned or selected on `test`."""
+
+    train: ImageData
+    test: ImageData
+
+    def __repr__(self) -> str:
+        train, counts = self.train, f"{len(self.train):,} train and {len(self.test):,} test"
+        return f"Splits({one_line(train.name)}: {counts} images of {describe_images(train)})"
+
+
+def select_classes(data: ImageData, names: Sequence[str]) -> ImageData:
+    """Return the images of the classes `names`, labelled by their position in `names`."""
+    label_of = {name: label for label, name in enumerate(names)}
+    labels = torch.tensor([label_of.get(name, -1) for name in data.class_names])[data.labels]
+    selected = labels >= 0
+    if not bool(selected.any()):
+        raise UserError(f"{data.name} has no images of the classes {format_names(names, 3)}")
+    all_selected = bool(selected.all())
+    return dataclasses.replace(
+        data,
+        images=data.images if all_selected else data.images[selected],
+        labels=labels if all_selected else labels[selected],
+        class_names=tuple(names),
+        stored_fingerprint=data.stored_fingerprint if tuple(names) == data.class_names else "",
+        class_stream_ids=(),
+    )
+
+
+def normalize(pixels: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
+    """Return (pixels - mean) / std over the channels of (..., C, H, W) pixels in 0..1."""
+    mean_C11, std_C11 = (torch.tensor(v, dtype=pixels.dtype, device=pixels.device)[:, None, None] for v in (mean, std))
+    return (pixels - mean_C11) / std_C11
+
+
+def denormalize(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
+    """Return pixels, nominally in 0..1: the inverse of `normalize`."""
+    mean_C11, std_C11 = (torch.tensor(v, dtype=images.dtype, device=images.device)[:, None, None] for v in (mean, std))
+    return images * std_C11 + mean_C11
+
+
+def hash_tensors(header: object, *tensors: Tensor) -> str:
+    """Return a hash of 16 hex digits of tensors and of a header, such as their shapes."""
+    digest = hashlib.sha256(repr(header).encode())
+    for tensor in tensors:
+        for block in tensor.detach().split(4096):
+            digest.update(block.cpu().contiguous().numpy().data)
+    return digest.hexdigest()[:16]
+
+
+def check_channel_stats(name: str, values: Any, num_channels: Sequence[int] = (1, 3)) -> tuple[float, ...]:
+    """Check a "mean" or "std" and return it as floats, one per channel.
+
+    Args:
+        name: "mean" or "std"; a std must be above 0.
+        values: A sequence of numbers.
+        num_channels: The valid numbers of channels.
+    """
+    try:
+        floats = tuple(math.nan if isinstance(value, str | bool) else float(value) for value in values)
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # RuntimeError: a tensor with several elements
+        floats = ()
+    in_range = all(math.isfinite(value) and (name == "mean" or value > 0) for value in floats)
+    rule = f"{name} must be a number{'' if name == 'mean' else ' above 0'} for each channel"
+    check(len(floats) in num_channels and in_range, f"{rule} ({' or '.join(map(str, num_channels))})", values)
+    return floats
+
+
+def check_normalization(data: Any) -> None:
+    """Check the fields `mean` and `std` of a frozen dataclass with `images`, and store them as tuples of floats."""
+    for name in ("mean", "std"):
+        object.__setattr__(data, name, check_channel_stats(name, getattr(data, name), data.images.shape[1:2]))
+
+
+def check_image_data(name: str, value: object, split: str = "train") -> None:
+    """Check that an argument is ImageData."""
+    check_type(value, ImageData, f"{name} must be ImageData, such as cs.load('digits').{split}")
+
+
+def describe_images(data: Any) -> str:
+    """Return the image shape and the number of classes, such as `3x32x32, 10 classes`."""
+    return f"{'x'.join(map(str, data.images.shape[1:]))}, {data.num_classes} classes"
+
+
+def one_line(value: object) -> str:
+    """Return a value as text without line breaks; names in files can contain anything."""
+    return " ".join(str(value).split())

@@ -1,0 +1,217 @@
+"""Datasets whose pixels are read later, block by block, in class order: what every reader returns."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from condenset.data.image_data import ImageData, Splits, check_channel_stats
+from condenset.errors import UserError
+from condenset.io.progress import show_progress
+
+Pixels = NDArray[np.uint8]
+Labels = NDArray[np.int64]
+Rows = NDArray[np.int64]
+
+BLOCK_BYTES = 32 << 20
+TEST_PERIOD = 5  # one image in so many of each class is a test image, if a dataset has no test split
+HELD_OUT_NOTE = "every fifth image of a class is held out for the test"
+
+
+@dataclass(frozen=True)
+class LazySplit:
+    """One split, sorted by class.
+
+    Attributes:
+        shape: (N, C, H, W).
+        labels: (N,), ascending.
+        fill: `fill(out, start)` writes the images start..start+len(out) into `out`.
+    """
+
+    shape: tuple[int, int, int, int]
+    labels: Labels
+    fill: Callable[[Pixels, int], None]
+
+
+@dataclass(frozen=True)
+class LazyDataset:
+    """A training and a test split; `mean` and `std` are measured on the training images if they are None."""
+
+    train: LazySplit
+    test: LazySplit
+    class_names: tuple[str, ...]
+    source: str
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    allow_hflip: bool = True
+
+    def __post_init__(self) -> None:
+        for name, split in (("train", self.train), ("test", self.test)):
+            check_labels(split.labels, self.class_names, f"{self.source}: the {name} split")
+        if self.train.shape[1:] != self.test.shape[1:]:
+            shapes = (f"{c}x{h}x{w}" for c, h, w in (self.train.shape[1:], self.test.shape[1:]))
+            rule = "train and test images must have the same shape"
+            raise UserError(f"{self.source}: {rule}, but got {' and '.join(shapes)}")
+
+
+class PixelStats:
+    """The exact mean and standard deviation per channel, from counts of the 256 pixel values."""
+
+    def __init__(self, channels: int) -> None:
+        self.counts = torch.zeros(channels, 256, dtype=torch.int64)
+
+    def add(self, block: Pixels | torch.Tensor) -> None:
+        """Count the pixels of (N, C, H, W) uint8 images."""
+        images = torch.from_numpy(block) if isinstance(block, np.ndarray) else block
+        for counts, channel in zip(self.counts, images.unbind(1), strict=True):
+            counts += torch.bincount(channel.flatten(), minlength=256)
+
+    def result(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Return (mean, std) of pixels in 0..1; std is at least 1/255 because images are divided by it."""
+        means, stds = [], []
+        for counts in self.counts.tolist():
+            total = max(sum(counts), 1)
+            first = sum(value * count for value, count in enumerate(counts))
+            second = sum(value * value * count for value, count in enumerate(counts))
+            means.append(first / total / 255)
+            stds.append(max(math.sqrt(total * second - first * first) / total, 1.0) / 255)
+        return tuple(means), tuple(stds)
+
+
+def measure_pixels(images: torch.Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return (mean, std) per channel of (N, C, H, W) uint8 images."""
+    stats = PixelStats(images.shape[1])
+    block_size = images_per_block(images.shape)
+    for start in range(0, len(images), block_size):
+        stats.add(images[start : start + block_size])
+    return stats.result()
+
+
+def check_labels(labels: Labels, class_names: Sequence[str], owner: str) -> None:
+    """Check that labels are class indices and that every class has an image.
+
+    Args:
+        labels: (N,).
+        class_names: K names.
+        owner: What the labels belong to, for error messages.
+    """
+    num_classes = len(class_names)
+    if len(labels) == 0:
+        raise UserError(f"{owner} has no images")
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0 or high >= num_classes:
+        raise UserError(f"{owner}: labels must be in 0..{num_classes - 1}, but got {low if low < 0 else high}")
+    empty = np.flatnonzero(np.bincount(labels, minlength=num_classes) == 0)
+    if len(empty):
+        more = f" and {len(empty) - 1} more" if len(empty) > 1 else ""
+        raise UserError(f"{owner} has an empty class: no image of {class_names[empty[0]]!r}{more}")
+
+
+def make_lazy_split(images: Pixels, labels: Labels, rows: Rows | None = None) -> LazySplit:
+    """Make a split of (N, C, H, W) images in memory, or of some of their rows; they are sorted as they are copied."""
+    selected = np.arange(len(labels)) if rows is None else rows
+    order = selected[np.argsort(labels[selected], kind="stable")]
+
+    def fill(out: Pixels, start: int) -> None:
+        out[...] = images[order[start : start + len(out)]]
+
+    _, channels, height, width = images.shape
+    return LazySplit((len(order), channels, height, width), labels[order], fill)
+
+
+def hold_out(labels: Labels, class_names: Sequence[str], owner: str) -> tuple[Rows, Rows]:
+    """Return the rows for train and for test: the first image of each class and every fifth after it are for test."""
+    check_labels(labels, class_names, owner)
+    order = np.argsort(labels, kind="stable")
+    counts = np.bincount(labels, minlength=len(class_names))
+    if counts.min() < 2:
+        name = class_names[int(counts.argmin())]
+        raise UserError(
+            f"{owner}: class {name!r} has one image, so none can be held out for the test; add a test split"
+        )
+    rank = np.arange(len(labels)) - np.repeat(np.cumsum(counts) - counts, counts)
+    is_test = rank % TEST_PERIOD == 0
+    return np.sort(order[~is_test]), np.sort(order[is_test])
+
+
+def images_per_block(shape: Sequence[int]) -> int:
+    """Return how many images of a (N, C, H, W) array form a block."""
+    return max(1, BLOCK_BYTES // max(1, math.prod(shape[1:])))
+
+
+def iter_blocks(
+    split: LazySplit, description: str, out: Pixels | None = None, *, verbose: bool = True
+) -> Iterator[Pixels]:
+    """Yield the pixels of a split in order, block by block: views of `out`, or of one reused buffer."""
+    num_images, block_size = split.shape[0], images_per_block(split.shape)
+    buffer = np.empty((min(block_size, num_images), *split.shape[1:]), np.uint8) if out is None else out
+    with show_progress(description, num_images, verbose=verbose) as advance:
+        for start in range(0, num_images, block_size):
+            stop = min(start + block_size, num_images)
+            block = buffer[: stop - start] if out is None else out[start:stop]
+            split.fill(block, start)
+            advance(stop - start)
+            yield block
+
+
+def read_into_memory(split: LazySplit, description: str, *, verbose: bool = True) -> torch.Tensor:
+    """Return all pixels of a split as one (N, C, H, W) uint8 tensor."""
+    try:
+        images = np.empty(split.shape, np.uint8)
+    except (MemoryError, ValueError):  # ValueError: more bytes than an index can count
+        size = f"{math.prod(split.shape) / 2**30:.0f} GiB"
+        hint = "use 'condenset data import', which leaves the images on disk"
+        raise UserError(f"{description} needs {size} of memory; {hint}") from None
+    for _ in iter_blocks(split, description, images, verbose=verbose):
+        pass
+    return torch.from_numpy(images)
+
+
+def make_image_data(
+    images: torch.Tensor,
+    labels: Labels,
+    class_names: Sequence[str],
+    mean: Sequence[float] | None,
+    std: Sequence[float] | None,
+    *,
+    name: str,
+    source: str,
+    allow_hflip: bool,
+) -> ImageData:
+    """Return ImageData of images in memory; a mean or std that is None is measured."""
+    if mean is None or std is None:
+        measured = measure_pixels(images)
+        mean, std = measured[0] if mean is None else mean, measured[1] if std is None else std
+    return ImageData(
+        images=images,
+        labels=torch.from_numpy(labels),
+        class_names=tuple(class_names),
+        mean=check_channel_stats("mean", mean),
+        std=check_channel_stats("std", std),
+        name=name,
+        source=source,
+        allow_hflip=allow_hflip,
+    )
+
+
+def read_splits(dataset: LazyDataset, name: str, *, verbose: bool = True) -> Splits:
+    """Read both splits into memory. Both have the mean and std of the training images."""
+    train = make_image_data(
+        read_into_memory(dataset.train, f"reading {name}", verbose=verbose),
+        dataset.train.labels,
+        dataset.class_names,
+        dataset.mean,
+        dataset.std,
+        name=name,
+        source=dataset.source,
+        allow_hflip=dataset.allow_hflip,
+    )
+    images = read_into_memory(dataset.test, f"reading {name} (test)", verbose=verbose)
+    labels = torch.from_numpy(dataset.test.labels)
+    return Splits(train=train, test=dataclasses.replace(train, images=images, labels=labels))

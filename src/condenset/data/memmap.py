@@ -1,0 +1,212 @@
+"""Memory-mapped datasets: .npy files in class order that open at once, whatever their size."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import math
+import os
+import re
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from condenset.data.image_data import ImageData, Splits, check_channel_stats
+from condenset.data.lazy import Labels, LazyDataset, LazySplit, PixelStats, iter_blocks, make_lazy_split
+from condenset.data.npy_files import read_npy_header
+from condenset.data.sources import find_dataset
+from condenset.errors import UserError, check, format_error
+from condenset.io.directories import atomic_directory, restore_replaced, sync_directory, wrap_os_errors
+from condenset.io.files import require_file, write_file
+from condenset.io.metadata import read_json
+
+MEMMAP_FORMAT = 1  # version of the file format
+METADATA_FILE = "meta.json"
+SPLITS = ("train", "test")
+
+
+def memmap_directory(data_dir: Path, name: str) -> Path:
+    """Return the directory of the memory-mapped dataset of this name, which need not exist."""
+    return _parent_directory(data_dir) / name
+
+
+def list_memmaps(data_dir: Path) -> list[str]:
+    """Return the names of the memory-mapped datasets in the data directory."""
+    parent = _parent_directory(data_dir)
+    if not parent.is_dir():
+        return []
+    return sorted(path.name for path in parent.iterdir() if is_memmap(path) and not path.name.startswith("."))
+
+
+def _parent_directory(data_dir: Path) -> Path:
+    """Return the directory of all memory-mapped datasets, after restoring any that a killed import left renamed."""
+    parent = data_dir / "imported"
+    restore_replaced(parent)
+    return parent
+
+
+def is_memmap(directory: Path) -> bool:
+    """Return whether a directory contains a memory-mapped dataset."""
+    return (directory / METADATA_FILE).is_file() and (directory / "train-images.npy").is_file()
+
+
+def check_import_name(name: str) -> None:
+    """Check that a name is a valid directory name and that no registered dataset has it."""
+    is_valid = re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name) is not None
+    check(is_valid, "a name must consist of letters, digits, '.', '_' and '-', and begin with a letter or digit", name)
+    check(find_dataset(name) is None, "a name must not be that of a registered dataset", name)
+
+
+def to_lazy_dataset(splits: Splits) -> LazyDataset:
+    """Return splits that are in memory, or memory-mapped, as a dataset that can be imported."""
+    train, test = splits.train, splits.test
+    if test.class_names != train.class_names:
+        raise UserError("train and test must have the same class names")
+    train_split, test_split = (make_lazy_split(data.images.numpy(), data.labels.numpy()) for data in (train, test))
+    return LazyDataset(
+        train_split, test_split, train.class_names, train.source, train.mean, train.std, train.allow_hflip
+    )
+
+
+def write_memmap(dataset: LazyDataset, target: Path, *, overwrite: bool, verbose: bool = True) -> None:
+    """Write a dataset to the directory `target`, completely or not at all, block by block."""
+    with atomic_directory(target, overwrite=overwrite) as workspace, wrap_os_errors(target):
+        directory = workspace / target.name
+        directory.mkdir()
+        description = f"importing {target.name}"
+        stats = _write_images(dataset.train, directory / "train-images.npy", description, verbose)
+        _write_images(dataset.test, directory / "test-images.npy", f"{description} (test)", verbose)
+        mean, std = stats.result()
+        metadata = {
+            "format": MEMMAP_FORMAT,
+            "name": target.name,
+            "source": dataset.source,
+            "class_names": list(dataset.class_names),
+            "mean": list(dataset.mean or mean),
+            "std": list(dataset.std or std),
+            "allow_hflip": dataset.allow_hflip,
+        }
+        for name, split in zip(SPLITS, (dataset.train, dataset.test), strict=True):
+            buffer = io.BytesIO()
+            np.save(buffer, split.labels)
+            write_file(directory / f"{name}-labels.npy", buffer.getvalue())
+            metadata[name] = {"count": split.shape[0], "fingerprint": ""}
+        splits = {name: _read_split(directory, name, metadata) for name in SPLITS}
+        for name, data in splits.items():
+            metadata[name] = {"count": len(data), "fingerprint": data.fingerprint}
+        write_file(directory / METADATA_FILE, json.dumps(metadata, indent=1).encode())
+        sync_directory(directory)
+
+
+def _write_images(split: LazySplit, path: Path, description: str, verbose: bool) -> PixelStats:
+    """Write a .npy file block by block. Writing through a memory map would kill the process if the disk is full."""
+    stats = PixelStats(split.shape[1])
+    with path.open("wb") as file:
+        header = {"descr": "|u1", "fortran_order": False, "shape": split.shape}
+        np.lib.format.write_array_header_1_0(file, header)
+        for block in iter_blocks(split, description, verbose=verbose):
+            stats.add(block)
+            file.write(block.data)
+        file.flush()
+        os.fsync(file.fileno())
+    return stats
+
+
+def read_memmap(directory: Path) -> Splits:
+    """Open a memory-mapped dataset; pixels stay on disk until they are used."""
+    path = directory / METADATA_FILE
+    metadata = read_json(path, "the metadata of an imported dataset", hint="import the dataset again")
+    try:
+        _check_metadata(metadata)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+    train, test = (_read_split(directory, name, metadata) for name in SPLITS)
+    return Splits(train=train, test=test)
+
+
+def _check_metadata(metadata: Any) -> None:
+    has_format = isinstance(metadata, dict) and type(metadata.get("format")) is int
+    check(has_format, "the metadata must be an object with a 'format'", type(metadata).__name__)
+    if metadata["format"] > MEMMAP_FORMAT:
+        version = f"a newer version of condenset (format {metadata['format']})"
+        raise UserError(f"it was written by {version}; upgrade to read it")
+    names = metadata.get("class_names")
+    is_list = isinstance(names, list) and bool(names) and all(isinstance(name, str) for name in names)
+    check(is_list, "class_names must be a list of names", type(names).__name__)
+    check(type(metadata.get("allow_hflip")) is bool, "allow_hflip must be true or false", metadata.get("allow_hflip"))
+    for key in ("name", "source"):
+        check(isinstance(metadata.get(key), str), f"{key} must be text", metadata.get(key))
+    for key in SPLITS:
+        split = metadata.get(key)
+        check(isinstance(split, dict), f"{key} must be an object", split)
+        assert isinstance(split, dict)
+        count, fingerprint = split.get("count"), split.get("fingerprint")
+        check(type(count) is int and count > 0, f"the count of {key} must be above 0", count)
+        is_hash = isinstance(fingerprint, str) and bool(re.fullmatch("[0-9a-f]{16}", fingerprint))
+        check(is_hash, "a fingerprint must be 16 hex digits", fingerprint)
+
+
+def _read_split(directory: Path, name: str, metadata: dict[str, Any]) -> ImageData:
+    path, label_path = directory / f"{name}-images.npy", directory / f"{name}-labels.npy"
+    count, class_names = metadata[name]["count"], tuple(metadata["class_names"])
+    images = map_npy(path, np.dtype(np.uint8), 4)
+    labels = map_npy(label_path, np.dtype(np.int64), 1).clone()
+    check(len(images) == len(labels) == count, f"{path} must have {count} images with one label each", len(images))
+    _check_sorted_labels(labels.numpy(), label_path, class_names)
+    try:
+        return ImageData(
+            images=images,
+            labels=labels,
+            class_names=class_names,
+            mean=check_channel_stats("mean", metadata.get("mean")),
+            std=check_channel_stats("std", metadata.get("std")),
+            name=metadata["name"],
+            source=metadata["source"],
+            allow_hflip=metadata["allow_hflip"],
+            stored_fingerprint=metadata[name]["fingerprint"],
+        )
+    except UserError as error:
+        raise UserError(f"{directory}: {error}") from None
+
+
+def _check_sorted_labels(labels: Labels, path: Path, class_names: tuple[str, ...]) -> None:
+    num_classes = len(class_names)
+    in_range = len(labels) > 0 and labels[0] >= 0 and labels[-1] < num_classes
+    is_sorted = in_range and bool((labels[1:] >= labels[:-1]).all())
+    check(is_sorted, f"{path} must have ascending labels in 0..{num_classes - 1}", "others")
+    counts = [int(count) for count in np.bincount(labels, minlength=num_classes)]
+    if 0 in counts:
+        raise UserError(f"{path} must have an image of every class, but has none of {class_names[counts.index(0)]!r}")
+
+
+def map_npy(path: Path, dtype: np.dtype[Any], dims: int) -> torch.Tensor:
+    """Return a .npy file as a memory-mapped tensor; its header must agree with the size of the file."""
+    size = require_file(path)
+    try:
+        with path.open("rb") as file:
+            shape, file_dtype, offset = read_npy_header(file)
+        if file_dtype != dtype or len(shape) != dims or offset + math.prod(shape) * dtype.itemsize != size:
+            raise UserError(f"its header declares shape {shape} of {file_dtype}, which does not fit its {size} bytes")
+        check(0 not in shape, "an array must not be empty", shape)
+        try:
+            array = np.memmap(path, dtype, "c", offset, shape)
+        except OSError:  # a private map counts as memory that may be needed, which can exceed the limit
+            array = np.memmap(path, dtype, "r", offset, shape)
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot read {path}: {format_error(error)}") from None
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(array)
+
+
+def verify_memmap(splits: Splits) -> None:
+    """Read every pixel of a memory-mapped dataset and compare it with the stored fingerprints."""
+    for name, data in zip(SPLITS, (splits.train, splits.test), strict=True):
+        fingerprint = dataclasses.replace(data, stored_fingerprint="").fingerprint
+        if fingerprint != data.stored_fingerprint:
+            rule = f"must have the fingerprint {data.stored_fingerprint}, but got {fingerprint}"
+            raise UserError(f"the {name} images of {data.name} {rule}; import the dataset again")

@@ -1,0 +1,87 @@
+"""Read .npy and .npz files without pickles, after checking sizes against the file."""
+
+from __future__ import annotations
+
+import math
+import zipfile
+import zlib
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from condenset.data.arrays import as_labels, as_pixels, to_text
+from condenset.data.lazy import HELD_OUT_NOTE, LazyDataset, hold_out, make_lazy_split
+from condenset.errors import UserError, check, format_error
+from condenset.io.files import MAX_DEFLATE_RATIO, require_file
+
+NPZ_KEYS = (("x_train", "y_train"), ("images", "labels"), ("x", "y"))
+
+
+def read_npz(path: Path) -> LazyDataset:
+    """Read x_train, y_train and optionally x_test, y_test (or images, labels; or x, y) of an .npz file."""
+    require_file(path)
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return _read_npz(archive, str(path))
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+    # RuntimeError: an encrypted file. MemoryError: a size that matches the file but exceeds the memory.
+    except (OSError, EOFError, ValueError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
+        raise UserError(f"{path} is not a readable .npz file: {format_error(error)}") from None
+
+
+def _read_npz(archive: zipfile.ZipFile, source: str) -> LazyDataset:
+    members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+    keys = next((pair for pair in NPZ_KEYS if set(pair) <= set(members)), None)
+    if keys is None:
+        valid = " or ".join(", ".join(pair) for pair in NPZ_KEYS)
+        raise UserError(f"the file must contain {valid}, but contains {', '.join(map(repr, members)) or 'nothing'}")
+    names = None
+    if "class_names" in members:
+        names = [to_text(name) for name in _read_member(archive, members["class_names"]).flat]
+    images = as_pixels(_read_member(archive, members[keys[0]]))
+    labels, class_names = as_labels(_read_member(archive, members[keys[1]]), names, len(images))
+    test_keys = {"x_test", "y_test"} & set(members)
+    check(len(test_keys) != 1, "x_test and y_test must both be given, or neither", sorted(test_keys))
+    if not test_keys:
+        train, test = hold_out(labels, class_names, "the file")
+        splits = make_lazy_split(images, labels, train), make_lazy_split(images, labels, test)
+        return LazyDataset(*splits, class_names, f"{source}; {HELD_OUT_NOTE}")
+    test_images = as_pixels(_read_member(archive, members["x_test"]))
+    test_labels, _ = as_labels(_read_member(archive, members["y_test"]), class_names, len(test_images))
+    splits = make_lazy_split(images, labels), make_lazy_split(test_images, test_labels)
+    return LazyDataset(*splits, class_names, source)
+
+
+def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> NDArray[Any]:
+    """Read one array of an .npz file; its header must agree with the size of the archive member."""
+    check(info.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED), "members must be stored or deflated", info)
+    is_possible = info.file_size <= info.compress_size * MAX_DEFLATE_RATIO
+    check(is_possible, "members must have a size that their compressed data can have", info.file_size)
+    with archive.open(info) as file:
+        shape, dtype, header_bytes = read_npy_header(file)
+    if header_bytes + math.prod(shape) * dtype.itemsize != info.file_size:
+        content = f"its {info.file_size} bytes contain something else"
+        raise UserError(f"the header of {info.filename} declares shape {shape} of {dtype}, but {content}")
+    with archive.open(info) as file:
+        array: NDArray[Any] = npy.read_array(file, allow_pickle=False)
+    return array
+
+
+def read_npy_header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any], int]:
+    """Return (shape, dtype, header size in bytes) of a .npy stream; raise a UserError for arrays of objects."""
+    try:
+        version = npy.read_magic(file)
+        check(version in ((1, 0), (2, 0)), "the .npy version must be 1.0 or 2.0", version)
+        read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+        shape, _, dtype = read(file)
+    except UserError:
+        raise
+    except Exception as error:  # the header is parsed as a Python literal, which can fail in any way
+        raise UserError(f"its .npy header cannot be read: {format_error(error)}") from None
+    check(not dtype.hasobject and dtype.itemsize > 0, "arrays must be of numbers or text", str(dtype))
+    check(all(n >= 0 for n in shape), "the shape of an array must not be negative", shape)
+    return shape, dtype, file.tell()

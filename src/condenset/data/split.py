@@ -1,0 +1,63 @@
+"""Split training images into images to learn on and images to validate on."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+import torch
+from torch import Tensor
+
+from condenset.data.image_data import ImageData, check_image_data
+from condenset.engine import rng
+from condenset.errors import UserError, check, check_int, is_number
+
+
+def train_val_split(data: ImageData, val_share: float = 0.1, *, seed: int = 0) -> tuple[ImageData, ImageData]:
+    """Split images at random into a training and a validation part, class by class.
+
+    Args:
+        data: The images, usually `cs.load(...).train`.
+        val_share: The share of each class for validation; at least one image per class.
+        seed: Seed of the random selection.
+
+    Returns:
+        (train, val). Both have all classes, and the images are in the order of `data`.
+
+    Raises:
+        UserError: A class has only one image, or `val_share` is not between 0 and 1.
+
+    Example:
+        >>> import condenset as cs
+        >>> train, val = cs.train_val_split(cs.load("digits", verbose=False).train, 0.2)
+        >>> len(train), len(val)
+        (1146, 287)
+    """
+    check_image_data("data", data)
+    seed = check_int("seed", seed)
+    check(is_number(val_share) and 0 < val_share < 1, "val_share must be a number between 0 and 1", val_share)
+    val_rows: list[Tensor] = []
+    for label, (name, count) in enumerate(zip(data.class_names, data.class_counts, strict=True)):
+        if count == 0:
+            continue
+        if count == 1:
+            raise UserError(f"class {name!r} has one image, so it cannot be split into training and validation images")
+        num = min(max(round(val_share * count), 1), count - 1)
+        selected = rng.permutation(rng.make_key(seed, "split off", label), 0, count)[:num]
+        val_rows.append((data.labels == label).nonzero()[:, 0][selected])
+    is_val = torch.zeros(len(data), dtype=torch.bool)
+    is_val[torch.cat(val_rows)] = True
+    train, val = (_select_rows(data, rows) for rows in ((~is_val).nonzero()[:, 0], is_val.nonzero()[:, 0]))
+    return train, val
+
+
+def is_subset_source(source: str) -> bool:
+    """Return whether the `source` of some data says that `train_val_split` made them."""
+    return re.search(r"\d+ of its \d+ images$", source) is not None
+
+
+def _select_rows(data: ImageData, rows: Tensor) -> ImageData:
+    source = f"{data.source}; {len(rows)} of its {len(data)} images".removeprefix("; ")
+    return dataclasses.replace(
+        data, images=data.images[rows], labels=data.labels[rows], source=source, stored_fingerprint=""
+    )

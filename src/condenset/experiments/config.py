@@ -1,0 +1,132 @@
+"""Settings of an experiment, and experiment.toml, the file that stores them."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from condenset import __version__
+from condenset.config import make_config
+from condenset.errors import UserError, check, check_choice, check_int
+from condenset.experiments.registry import get_experiment, make_request
+from condenset.experiments.scales import SCALES
+from condenset.io.metadata import format_toml, read_toml
+from condenset.pipeline.request import RunRequest, parse_settings
+
+LIST_FIELDS: dict[str, tuple[type, str]] = {
+    "methods": (str, "names"),
+    "ipc": (int, "whole numbers"),
+    "set": (str, "settings"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExperimentConfig:
+    """Everything that decides the result of an experiment, and the memory limit, which does not change it.
+
+    Attributes:
+        experiment: Name of the experiment.
+        dataset: Name or absolute path of the dataset.
+        scale: One of `SCALES`.
+        seed: Seed of all random streams.
+        device: Device to compute on.
+        precision: Precision of the computation.
+        memory_limit: Bytes. None: what the device has.
+        size: Image size in pixels. None: that of the dataset.
+        data_dir: Directory of the datasets. None: the default.
+        fingerprint: Fingerprint of the training images. Empty: unknown.
+        test_fingerprint: Fingerprint of the test images. Empty: unknown.
+        methods: Methods and baselines to compare. Empty: those of the experiment.
+        ipc: Numbers of images per class. Empty: those of the scale.
+        set: Settings, each FIELD=VALUE or METHOD.FIELD=VALUE.
+        num_networks: Networks per set. None: as the scale has it.
+        epochs: Epochs on a set. None: as the scale has it.
+        whole_epochs: Epochs on the whole dataset. None: as the scale has it.
+        sets: Number of sets behind an accuracy. None: as the scale has it.
+    """
+
+    experiment: str
+    dataset: str
+    scale: str
+    seed: int = 0
+    device: str = "cpu"
+    precision: str = "float32"
+    memory_limit: int | None = None
+    size: int | None = None
+    data_dir: str | None = None
+    fingerprint: str = ""
+    test_fingerprint: str = ""
+    methods: tuple[str, ...] = ()
+    ipc: tuple[int, ...] = ()
+    set: tuple[str, ...] = ()
+    num_networks: int | None = None
+    epochs: int | None = None
+    whole_epochs: int | None = None
+    sets: int | None = None
+
+    def __post_init__(self) -> None:
+        check_choice("scale", self.scale, SCALES)
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.name in LIST_FIELDS:
+                object.__setattr__(self, field.name, _check_list(field.name, value))
+            else:
+                _check_scalar(field, value)
+
+    @property
+    def request(self) -> RunRequest:
+        """The methods and options that are requested of the experiment."""
+        recipe_fields, method_fields = parse_settings(self.set)
+        protocol_fields = {"num_networks": self.num_networks, "epochs": self.epochs}
+        experiment = get_experiment(self.experiment)
+        if self.sets is not None:
+            check_int("sets", self.sets, 1)
+            check(experiment.repeats_sets, "this experiment cannot make several sets", self.sets)
+        return make_request(
+            experiment,
+            methods=self.methods,
+            ipcs=tuple(dict.fromkeys(self.ipc)),
+            recipe_fields=recipe_fields,
+            method_fields=method_fields,
+            protocol_fields={name: value for name, value in protocol_fields.items() if value is not None},
+            whole_epochs=self.whole_epochs,
+        )
+
+
+def _check_list(name: str, value: Any) -> tuple[Any, ...]:
+    """Check that a field is a list of values of one type, and return it as a tuple."""
+    item_type, description = LIST_FIELDS[name]
+    is_list = isinstance(value, (list, tuple)) and all(type(item) is item_type for item in value)
+    check(is_list, f"{name} must be a list of {description}", value)
+    return tuple(value)
+
+
+def _check_scalar(field: dataclasses.Field[Any], value: object) -> None:
+    """Check that a field has the type of its annotation; None is valid if it is the default."""
+    expected, description = (int, "a whole number") if "int" in str(field.type) else (str, "text")
+    valid = isinstance(value, expected) and not isinstance(value, bool)
+    check(valid or (value is None and field.default is None), f"{field.name} must be {description}", value)
+
+
+def config_to_toml(config: ExperimentConfig) -> str:
+    """Return the content of experiment.toml."""
+    header = f"# condenset {__version__}: 'condenset resume' with the directory of this file continues the experiment"
+    return "\n".join([header, *format_toml(dataclasses.asdict(config))]) + "\n"
+
+
+def read_config(path: Path) -> ExperimentConfig:
+    """Read experiment.toml.
+
+    Raises:
+        UserError: The file is damaged or has invalid values.
+    """
+    fields = read_toml(path)
+    missing = [name for name in ("experiment", "dataset", "scale") if name not in fields]
+    if missing:
+        raise UserError(f"{path} is not an experiment of condenset: it has no {', '.join(missing)}")
+    try:
+        return make_config(ExperimentConfig, "a setting of an experiment", fields)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None

@@ -1,0 +1,297 @@
+"""Context of an experiment: everything that the experiments share. Each part of an experiment runs once."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, pstdev
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from condenset import __version__
+from condenset.data.condensed_set import CondensedSet
+from condenset.data.image_data import ImageData, Splits
+from condenset.experiments.scales import scaled_protocol, scaled_recipe
+from condenset.experiments.types import Record, read_record
+from condenset.io.directories import wrap_os_errors
+from condenset.io.files import write_file
+from condenset.methods import METHODS, Recipe
+from condenset.methods.common import images_per_class
+from condenset.pipeline.execute import load_or_condense
+from condenset.pipeline.plan import WHOLE
+from condenset.pipeline.request import RunRequest
+from condenset.pipeline.results import SCORE_FIELDS, condense_cost
+from condenset.runs.context import RunContext
+from condenset.training.evaluation import score_set
+from condenset.training.protocol import Protocol
+
+T = TypeVar("T")
+
+
+@dataclass(kw_only=True)
+class ExperimentContext:
+    """Run the parts of an experiment in a directory.
+
+    A part is one set, one score or one measurement. Its files are in parts/NAME, and a part that is complete is read
+    from there instead of running again. An experiment sets `num_parts` once it can count them, so that progress shows
+    "3/21".
+
+    Attributes:
+        dataset: Name or path of the dataset.
+        scale: One of `SCALES`.
+        request: The methods to compare, and the options that override those of the scale.
+        splits: Training and test images.
+        run: The run; parts use its seed, device and progress display.
+        directory: Directory of the experiment.
+        sets: Number of sets, each with its own seed, behind an accuracy. None: 5 at the scale `paper`, else 1.
+        num_parts: Number of parts. 0: not known yet.
+    """
+
+    dataset: str
+    scale: str
+    request: RunRequest
+    splits: Splits
+    run: RunContext
+    directory: Path
+    sets: int | None = None
+    num_parts: int = dataclasses.field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        self.run.directory = self.run.shared_directory = self.directory
+        self._part_numbers: dict[str, int] = {}
+
+    @property
+    def num_sets(self) -> int:
+        """Number of sets, each with its own seed, behind an accuracy."""
+        return self.sets or self.for_scale(tiny=1, small=1, paper=5)
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """Names of the methods to compare."""
+        return self.request.methods
+
+    @property
+    def environment(self) -> Record:
+        """The fields of a record that describe where it was measured."""
+        compute = self.run.compute
+        return {
+            "device": str(compute.device),
+            "hardware": compute.hardware,
+            "precision": compute.precision,
+            "version": __version__,
+        }
+
+    def for_scale(self, *, tiny: T, small: T, paper: T) -> T:
+        """Return the value for the scale of the experiment."""
+        return {"tiny": tiny, "small": small, "paper": paper}[self.scale]
+
+    def choose_ipcs(self, *, tiny: Sequence[int], small: Sequence[int], paper: Sequence[int]) -> tuple[int, ...]:
+        """Return the requested numbers of images per class, else those for the scale.
+
+        Raises:
+            UserError: A class has fewer images.
+        """
+        ipcs = tuple(sorted(self.request.ipcs)) or tuple(self.for_scale(tiny=tiny, small=small, paper=paper))
+        self.check_class_sizes(ipcs[-1], self.splits.train)
+        return ipcs
+
+    def check_class_sizes(self, ipc: int, data: ImageData) -> None:
+        """Check that every class has at least `ipc` images, before the first set is made."""
+        for method in self.methods:
+            images_per_class(data, self.recipe(method, ipc, data))
+
+    def recipe(self, method: str, ipc: int, data: ImageData | None = None, **fields: Any) -> Recipe:
+        """Return the recipe of a method: presets, then the scale, then the request, then `fields`.
+
+        Fields that the method does not have are ignored.
+        """
+        chosen = {**self.request.fields_for(method), **fields}
+        return scaled_recipe(self.scale, method, ipc, data or self.splits.train, chosen)
+
+    def protocol(self, *, whole: bool = False, **fields: Any) -> Protocol:
+        """Return the evaluation protocol: presets, then the scale, then `fields`, then the request.
+
+        Sets are scored on the network that the request gives for `dm` or for all methods.
+
+        Args:
+            whole: Return the protocol of the whole dataset.
+            fields: Fields of the protocol that the experiment decides.
+        """
+        network = self.request.fields_for("dm").get("network")
+        requested = self.request.whole_protocol_fields if whole else self.request.protocol_fields
+        chosen = {**({"network": network} if network else {}), **fields, **requested}
+        return scaled_protocol(self.scale, self.splits.train, chosen, whole=whole)
+
+    @contextlib.contextmanager
+    def part(self, name: str) -> Iterator[RunContext]:
+        """Yield the run, set to the directory of one part, so that its checkpoints and events are separate."""
+        run = self.run
+        previous = run.directory, run.job, run.recipe, run.previous_seconds, run.snapshots
+        number = self._part_number(name)
+        run.progress.part = f"{number}/{self.num_parts}" if self.num_parts else ""
+        run.directory, run.job, run.previous_seconds = self.part_directory(name), name, 0.0
+        with wrap_os_errors(run.directory):
+            run.directory.mkdir(parents=True, exist_ok=True)
+        try:
+            yield run
+        finally:
+            run.directory, run.job, run.recipe, run.previous_seconds, run.snapshots = previous
+
+    def part_directory(self, name: str) -> Path:
+        """Return the directory of a part."""
+        return self.directory / "parts" / name
+
+    def _part_number(self, name: str) -> int:
+        return self._part_numbers.setdefault(name, len(self._part_numbers) + 1)
+
+    def _set_path(self, name: str) -> Path:
+        return self.part_directory(name) / "condensed.safetensors"
+
+    @contextlib.contextmanager
+    def with_seed(self, seed: int) -> Iterator[None]:
+        """Run a block under another seed."""
+        previous, self.run.seed = self.run.seed, seed
+        try:
+            yield
+        finally:
+            self.run.seed = previous
+
+    def for_each_set(self, function: Callable[[str], T]) -> list[T]:
+        """Call `function(suffix)` once per set, each time under another seed; names of parts end with the suffix."""
+        results = []
+        for number in range(self.num_sets):
+            with self.with_seed(self.run.seed + number):
+                results.append(function(f"-set{number + 1}" if number else ""))
+        return results
+
+    def repeat(self, measure: Callable[[str], Record]) -> Record:
+        """Call `measure(suffix)` once per set and merge the records: all accuracies, and the sum of the seconds."""
+        records = self.for_each_set(measure)
+        accuracies = [accuracy for record in records for accuracy in record["accuracies"]]
+        durations = [name for name in ("seconds", "condense_seconds") if name in records[0]]
+        return {
+            **records[0],
+            **{name: sum(record[name] for record in records) for name in durations},
+            "accuracies": accuracies,
+            "accuracy_mean": fmean(accuracies),
+            "accuracy_std": pstdev(accuracies),
+            "sets": len(records),
+        }
+
+    def cached(
+        self, name: str, measure: Callable[[RunContext], Record], required: Collection[str] = (), **settings: Any
+    ) -> Record:
+        """Return the record of a part: read it if the part is complete, else measure and store it.
+
+        Args:
+            name: Name of the part.
+            measure: Return the record, which must be JSON.
+            required: Fields that the record must have.
+            settings: What the record depends on. A part with other settings is measured again.
+        """
+        self._part_number(name)
+        path, settings = self.part_directory(name) / "record.json", json.loads(json.dumps(settings))
+        if not path.exists() or read_record(path).get("settings") != settings:
+            with self.part(name) as run:
+                start = time.monotonic()
+                record = measure(run)
+                record.setdefault("seconds", round(time.monotonic() - start, 3))
+                record |= {**self.environment, "settings": settings}
+                with wrap_os_errors(path):
+                    write_file(path, json.dumps(record, indent=1).encode() + b"\n")
+        return read_record(path, required)
+
+    def condense(
+        self,
+        name: str,
+        method: str,
+        recipe: Recipe,
+        data: ImageData | None = None,
+        *,
+        snapshots: Collection[int] = (),
+        others: Mapping[str, Recipe] = MappingProxyType({}),
+    ) -> CondensedSet:
+        """Return the set of a part: load it if the part has one, else condense.
+
+        Args:
+            name: Name of the part.
+            method: Name of the method.
+            recipe: Its settings.
+            data: The images to condense. None: the training images.
+            snapshots: Iterations after which the set is stored too; `load_snapshot` reads it.
+            others: Recipes by name of other parts whose sets can be learned at once with this one.
+        """
+        with self.part(name) as run:
+            run.snapshots = frozenset(snapshots)
+            other_paths = {self._set_path(other): other_recipe for other, other_recipe in others.items()}
+            return load_or_condense(self._set_path(name), method, recipe, data or self.splits.train, run, other_paths)
+
+    def load_snapshot(self, name: str, step: int) -> CondensedSet:
+        """Return the set of a part after `step` iterations."""
+        with self.part(name) as run:
+            return CondensedSet.load(run.snapshot_path(step))
+
+    def condense_sizes(self, method: str, recipes: Mapping[str, Recipe]) -> dict[str, CondensedSet]:
+        """Return the sets of several parts by name; sets that can be learned at once are."""
+        names, can_share = list(recipes), METHODS[method].can_share
+        sets = {}
+        for index, (name, recipe) in enumerate(recipes.items()):
+            later = [other for other in names[index + 1 :] if can_share(recipe, recipes[other])]
+            sets[name] = self.condense(name, method, recipe, others={other: recipes[other] for other in later})
+        return sets
+
+    def condense_pairs(self, pairs: Collection[tuple[str, int]]) -> None:
+        """Make the sets of all (method, images per class), which `condense_and_score` then loads."""
+
+        def condense_all(suffix: str) -> None:
+            for method in dict.fromkeys(method for method, _ in pairs):
+                ipcs = [ipc for name, ipc in pairs if name == method]
+                self.condense_sizes(method, {f"{method}-{ipc}{suffix}": self.recipe(method, ipc) for ipc in ipcs})
+
+        self.for_each_set(condense_all)
+
+    def score(
+        self, name: str, train_set: CondensedSet | ImageData, protocol: Protocol, test_set: ImageData | None = None
+    ) -> Record:
+        """Train networks on a set, test them, and return the accuracies as the record of a part.
+
+        Args:
+            name: Name of the part.
+            train_set: The set to train on.
+            protocol: How to train.
+            test_set: The images to test on. None: the test images.
+        """
+
+        def measure(run: RunContext) -> Record:
+            scores = score_set(train_set, test_set or self.splits.test, protocol, run, f"{name}: testing")
+            return {
+                "accuracies": list(scores.accuracies),
+                "accuracy_mean": scores.mean,
+                "accuracy_std": scores.std,
+                "network": protocol.network,
+                "seconds": round(scores.seconds, 3),
+            }
+
+        return self.cached(name, measure, SCORE_FIELDS, protocol=dataclasses.asdict(protocol))
+
+    def condense_and_score(
+        self, name: str, method: str, ipc: int, protocol: Protocol | None = None, **fields: Any
+    ) -> Record:
+        """Condense and score all sets of a method; return one record with the accuracies and the cost of both."""
+
+        def measure(suffix: str) -> Record:
+            condensed = self.condense(name + suffix, method, self.recipe(method, ipc, **fields))
+            record = self.score(name + suffix, condensed, protocol or self.protocol())
+            return {"method": method, "ipc": ipc, **condense_cost(condensed.provenance), **record}
+
+        return self.repeat(measure)
+
+    def score_whole(self) -> Record:
+        """Score the whole training data."""
+        record = self.score(WHOLE, self.splits.train, self.protocol(whole=True))
+        return {"method": WHOLE, "ipc": None, "condense_seconds": 0.0, **record}

@@ -1,0 +1,164 @@
+"""The experiments by name, and what each of them accepts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from condenset.errors import UserError, check, check_choice
+from condenset.experiments.context import ExperimentContext
+from condenset.experiments.continual import run_continual
+from condenset.experiments.feature_map import run_feature_map
+from condenset.experiments.nas import EARLY_STOPPING, run_nas
+from condenset.experiments.network_groups import run_network_groups
+from condenset.experiments.tables import run_architectures, run_batchnorm, run_sizes, run_sota
+from condenset.experiments.training_time import run_training_time
+from condenset.experiments.types import ExperimentResult
+from condenset.methods import METHODS, Method
+from condenset.pipeline.request import RunRequest
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """A table or figure of the paper.
+
+    Attributes:
+        title: One line for lists.
+        run: Run the parts that are not complete yet, and return the result.
+        methods: The methods that it compares by default, as the paper does.
+        accepts: Tell whether it can compare a method.
+        baselines: Names of other baselines, which make no set.
+        fixed_fields: Fields of the recipes that the experiment decides.
+        scores_sets: It trains networks on the sets.
+        scores_whole: It trains networks on the whole dataset too.
+        repeats_sets: It can make several sets with different seeds.
+        several_ipcs: It can compare several numbers of images per class.
+        dataset: The dataset of the paper.
+    """
+
+    title: str
+    run: Callable[[ExperimentContext], ExperimentResult]
+    methods: tuple[str, ...]
+    accepts: Callable[[Method], bool] = lambda method: True
+    baselines: tuple[str, ...] = ()
+    fixed_fields: tuple[str, ...] = ()
+    scores_sets: bool = True
+    scores_whole: bool = False
+    repeats_sets: bool = False
+    several_ipcs: bool = False
+    dataset: str = "cifar10"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the methods and baselines that it can compare."""
+        return (*(name for name, method in METHODS.items() if self.accepts(method)), *self.baselines)
+
+
+EXPERIMENTS: dict[str, Experiment] = {
+    "sota": Experiment(
+        title="Methods by images per class (Table 1)",
+        run=run_sota,
+        methods=("random", "herding", "forgetting", "dd", "ld", "dc", "dsa", "dm"),
+        scores_whole=True,
+        repeats_sets=True,
+        several_ipcs=True,
+    ),
+    "batchnorm": Experiment(
+        title="Instance norm and batch norm (Table 2)",
+        run=run_batchnorm,
+        methods=("dsa", "dm"),
+        fixed_fields=("pool", "group"),  # a pool contains networks with one norm
+        repeats_sets=True,
+    ),
+    "architectures": Experiment(
+        title="Condensed on one architecture, tested on others (Table 3)",
+        run=run_architectures,
+        methods=("dsa", "dm"),
+        fixed_fields=("network", "pool", "group"),
+        repeats_sets=True,
+    ),
+    "networks": Experiment(
+        title="Matching with networks trained to some accuracy (Table 4, figure)",
+        run=run_network_groups,
+        methods=("dm",),
+        accepts=lambda method: method.name == "dm",
+        fixed_fields=("group",),
+        repeats_sets=True,
+        several_ipcs=True,
+    ),
+    "sizes": Experiment(
+        title="100 to 1250 images per class, compared with random images (figure)",
+        run=run_sizes,
+        methods=("random", "dm"),
+        scores_whole=True,
+        repeats_sets=True,
+        several_ipcs=True,
+    ),
+    "cost": Experiment(
+        title="Accuracy by seconds of condensing (figure)",
+        run=run_training_time,
+        methods=("dsa", "dm"),
+        accepts=lambda method: method.supports_snapshots,
+    ),
+    "continual": Experiment(
+        title="Class-incremental learning with a condensed memory (figures)",
+        run=run_continual,
+        methods=("random", "herding", "dsa", "dm"),
+        dataset="cifar100",
+    ),
+    "nas": Experiment(
+        title="Search among 720 ConvNets with proxy sets (Table 5, scatter plot)",
+        run=run_nas,
+        methods=("random", "dsa", "dm"),
+        baselines=(EARLY_STOPPING,),
+        scores_whole=True,
+    ),
+    "distribution": Experiment(
+        title="Synthetic images among real images in feature space (figure)",
+        run=run_feature_map,
+        methods=("dc", "dsa", "dm"),
+        accepts=lambda method: not method.has_soft_labels,
+        scores_sets=False,
+    ),
+}
+
+
+def get_experiment(name: str) -> Experiment:
+    """Return the experiment of this name."""
+    check_choice("experiment", name, EXPERIMENTS)
+    return EXPERIMENTS[name]
+
+
+def make_request(experiment: Experiment, **fields: Any) -> RunRequest:
+    """Build the request for an experiment from the fields of `RunRequest`.
+
+    `methods` may name baselines too. Without it, the request has the methods and baselines of the experiment.
+
+    Raises:
+        UserError: The experiment cannot do what is requested.
+    """
+    names = tuple(dict.fromkeys(fields.pop("methods", ()))) or (*experiment.methods, *experiment.baselines)
+    for name in names:
+        check_choice("a method of this experiment", name, experiment.names)
+    methods = tuple(name for name in names if name not in experiment.baselines)
+    baselines = tuple(name for name in names if name in experiment.baselines)
+    check(bool(methods), "this experiment needs a method that makes sets", names)
+    request = RunRequest(methods=methods, other_baselines=baselines, **fields)
+    single_ipc = len(request.ipcs) <= 1
+    check(experiment.several_ipcs or single_ipc, "this experiment takes one number of images per class", request.ipcs)
+    ignored = _ignored_options(experiment, request)
+    if ignored:
+        raise UserError(f"this experiment has no use for {', '.join(ignored)}")
+    return request
+
+
+def _ignored_options(experiment: Experiment, request: RunRequest) -> list[str]:
+    """Return the options of a request that have no effect on an experiment, as the command line spells them."""
+    recipe_fields = [*request.recipe_fields, *(name for fields in request.method_fields.values() for name in fields)]
+    options = [f"--set {name}" for name in recipe_fields if name in experiment.fixed_fields]
+    if not experiment.scores_sets:
+        options += [f"--{'nets' if name == 'num_networks' else name}" for name in request.protocol_fields]
+    if request.whole_epochs is not None and not experiment.scores_whole:
+        options.append("--whole-epochs")
+    return options

@@ -1,0 +1,52 @@
+"""Scales: how large the networks are and how long they train when an experiment runs.
+
+Methods state their own settings for the scales: `tiny` and `small_iterations` in `condenset.methods.registry.Method`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from condenset.config import field_names
+from condenset.data.image_data import ImageData
+from condenset.methods import METHODS, Recipe, make_recipe
+from condenset.training.protocol import Protocol, make_protocol
+
+SCALES = {
+    "tiny": "A minute on two CPU cores. Checks that everything runs; the numbers mean nothing.",
+    "small": "Minutes on a GPU.",
+    "paper": "The full protocol of the paper.",
+}
+TINY_NETWORK = "convnet(width=16, depth=2)"
+PROTOCOL_FIELDS: dict[str, dict[str, Any]] = {
+    "tiny": {"network": TINY_NETWORK, "num_networks": 2, "epochs": 10},
+    "small": {"num_networks": 3, "epochs": 300},
+    "paper": {},
+}
+WHOLE_PROTOCOL_FIELDS: dict[str, dict[str, Any]] = {  # for training on the whole dataset, over those above
+    "tiny": {"epochs": 3},
+    "small": {"epochs": 100},
+    "paper": {},
+}
+
+
+def scaled_recipe(scale: str, method: str, ipc: int, data: ImageData, fields: Mapping[str, Any]) -> Recipe:
+    """Return the recipe of a method at a scale; `fields` override the scale, and unknown ones are ignored."""
+    entry = METHODS.lookup(method)
+    names = field_names(entry.recipe)
+    chosen = {name: value for name, value in fields.items() if name in names}
+    scaled = entry.tiny if scale == "tiny" else {}
+    recipe = make_recipe(method, name=data.name, size=data.size, **{**scaled, **chosen, "ipc": ipc})
+    if scale == "small" and "iterations" in names and "iterations" not in chosen:
+        preset: int = recipe.iterations  # type: ignore[attr-defined]
+        iterations: dict[str, Any] = {"iterations": min(entry.small_iterations(recipe), preset)}
+        recipe = dataclasses.replace(recipe, **iterations)
+    return recipe
+
+
+def scaled_protocol(scale: str, data: ImageData, fields: Mapping[str, Any], *, whole: bool = False) -> Protocol:
+    """Return the evaluation protocol at a scale; `fields` override the scale."""
+    scaled = {**PROTOCOL_FIELDS[scale], **(WHOLE_PROTOCOL_FIELDS[scale] if whole else {})}
+    return make_protocol(name=data.name, size=data.size, whole=whole, **{**scaled, **fields})

@@ -1,0 +1,68 @@
+"""Accuracy by seconds of condensing (the figure of the training time)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from condenset.errors import check
+from condenset.experiments.context import ExperimentContext
+from condenset.experiments.types import ExperimentResult, Record, Table
+from condenset.methods import Recipe
+from condenset.report.charts import draw_curve, new_chart, set_seconds_axis
+from condenset.training.scores import format_accuracy
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MIN_SECONDS = 1e-3  # shorter times are drawn here
+
+
+def run_training_time(context: ExperimentContext) -> ExperimentResult:
+    """Score the set of every method after a number of iterations that grows geometrically."""
+    (ipc,) = context.choose_ipcs(tiny=(1,), small=(50,), paper=(50,))
+    num_points = context.for_scale(tiny=3, small=6, paper=10)
+    recipes = {method: context.recipe(method, ipc) for method in context.methods}
+    for method, recipe in recipes.items():
+        check(num_image_steps(recipe) > 0, f"iterations of {method} must be 1 or more in this experiment", 0)
+    steps = {method: log_spaced(num_image_steps(recipe), num_points) for method, recipe in recipes.items()}
+    context.num_parts = len(recipes) + sum(map(len, steps.values()))
+    records: list[Record] = []
+    for method, recipe in recipes.items():
+        name = f"{method}-{ipc}"
+        context.condense(name, method, recipe, snapshots=steps[method])
+        for step in steps[method]:
+            condensed = context.load_snapshot(name, step)
+            fields = {"method": method, "ipc": ipc, "step": step, "condense_seconds": condensed.provenance["seconds"]}
+            records.append({**fields, **context.score(f"{name}-{step}", condensed, context.protocol())})
+    rows: list[tuple[str, ...]] = [
+        (record["method"], str(record["step"]), f"{record['condense_seconds']:.3g}", format_accuracy(record))
+        for record in records
+    ]
+    table = Table(("method", "image steps", "seconds", "accuracy %"), rows)
+    return ExperimentResult(records=records, table=table, draw=lambda: _draw(records), ipcs=(ipc,))
+
+
+def num_image_steps(recipe: Recipe) -> int:
+    """Return how often a method updates the images; gradient matching does so several times per iteration."""
+    fields: Any = recipe
+    return int(getattr(fields, "image_steps", fields.iterations))
+
+
+def log_spaced(total: int, num: int) -> list[int]:
+    """Return up to `num` steps from a thousandth of `total` to `total`, with a constant ratio between them."""
+    first = max(1.0, total / 1000)
+    steps = {round(first * (total / first) ** (index / (num - 1))) for index in range(num)}
+    return sorted(step for step in steps if 1 <= step <= total)
+
+
+def _draw(records: Sequence[Record]) -> Figure:
+    figure, axes = new_chart()
+    for method in dict.fromkeys(record["method"] for record in records):
+        method_records = [record for record in records if record["method"] == method]
+        seconds = [max(record["condense_seconds"], MIN_SECONDS) for record in method_records]
+        draw_curve(axes, seconds, method_records, method)
+    set_seconds_axis(axes, [record["condense_seconds"] for record in records], MIN_SECONDS)
+    axes.set_ylabel("test accuracy, %")
+    axes.legend()
+    return figure

@@ -1,0 +1,1 @@
+"""Files, directories, locks, byte sizes and progress display."""

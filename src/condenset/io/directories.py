@@ -1,0 +1,152 @@
+"""Directories: writable, locked, unique or complete, with one-line errors and no leftovers of killed processes."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from condenset.errors import UserError, check_path_encoding, format_error
+from condenset.io.locks import try_lock
+
+LEFTOVER_SECONDS = 24 * 3600  # locks may be invisible to other machines that share the disk, so wait this long
+
+
+@contextmanager
+def wrap_os_errors(path: str | os.PathLike[str], action: str = "write to") -> Iterator[None]:
+    """Turn an operating system error in the block into the UserError `cannot ACTION PATH: REASON`."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"cannot {action} {error.filename2 or path}: {format_error(error)}") from error
+
+
+def ensure_writable(directory: Path) -> None:
+    """Create a directory if it does not exist, and check that files can be created in it."""
+    check_path_encoding(directory)
+    with wrap_os_errors(directory):
+        directory.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=directory).close()
+
+
+def is_empty(directory: Path) -> bool:
+    """Return whether a directory does not exist or contains only hidden files."""
+    with wrap_os_errors(directory, "read"):
+        return not directory.is_dir() or all(path.name.startswith(".") for path in directory.iterdir())
+
+
+def create_unique_directory(directory: Path) -> Path:
+    """Create `directory`, or the first of `directory-2`, `directory-3`, … that does not exist."""
+    check_path_encoding(directory)
+    number, path = 1, directory
+    with wrap_os_errors(directory):
+        while True:
+            try:
+                path.mkdir(parents=True)
+                return path
+            except FileExistsError:
+                number += 1
+                path = directory.with_name(f"{directory.name}-{number}")
+
+
+@contextmanager
+def lock_directory(directory: Path) -> Iterator[None]:
+    """Lock a directory for the duration of the block; raise a UserError if another process holds the lock."""
+    with contextlib.ExitStack() as stack:
+        with wrap_os_errors(directory):
+            is_free = stack.enter_context(try_lock(directory))
+        if is_free is False:
+            raise UserError(f"another process is using {directory}: wait until it ends, or stop it")
+        yield
+
+
+def find_temporary_files(directory: Path, names: Iterable[str]) -> list[Path]:
+    """Return the temporary files that `write_file` leaves behind when the process is killed.
+
+    Args:
+        directory: The directory to search.
+        names: Names of the files written, relative to `directory`; glob patterns such as "sets/*.safetensors".
+    """
+    patterns = [Path(name).parent / f".{Path(name).name}.*.tmp" for name in names]
+    return [path for pattern in patterns for path in directory.glob(str(pattern))]
+
+
+def remove_temporary_files(directory: Path, names: Iterable[str]) -> None:
+    """Remove what `find_temporary_files` returns."""
+    for path in find_temporary_files(directory, names):
+        path.unlink(missing_ok=True)
+
+
+@contextmanager
+def atomic_directory(target: Path, *, overwrite: bool = False) -> Iterator[Path]:
+    """Create a directory completely or not at all.
+
+    Yields:
+        A temporary directory. The block creates a directory (or file) named `target.name` in it, which becomes
+        `target` when the block succeeds.
+    """
+    with wrap_os_errors(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _remove_leftovers(target)
+        workspace = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp"))
+    with try_lock(workspace):
+        try:
+            yield workspace
+            with wrap_os_errors(target):
+                _move_into_place(workspace, target, overwrite)
+                sync_directory(target.parent)
+        finally:
+            shutil.rmtree(workspace, ignore_errors=True)
+
+
+def _move_into_place(workspace: Path, target: Path, overwrite: bool) -> None:
+    """Rename the new directory to `target`; if that fails or is interrupted, restore the one it replaces."""
+    replaced = workspace / ".replaced"
+    try:
+        if overwrite and target.exists():
+            os.rename(target, replaced)
+        os.rename(workspace / target.name, target)
+    except BaseException:
+        if replaced.exists() and not target.exists():
+            os.rename(replaced, target)
+        raise
+
+
+def restore_replaced(parent: Path) -> None:
+    """Restore directories that lost their name because a kill hit between the two renames of `atomic_directory`.
+
+    Directories that a running process has locked stay as they are. A process on another machine, whose lock may be
+    invisible, would at worst fail with "cannot write to".
+    """
+    for replaced in parent.glob(".*.????????.tmp/.replaced"):
+        workspace = replaced.parent
+        target = parent / workspace.name[1 : -len(".????????.tmp")]
+        with suppress(OSError), try_lock(workspace) as is_free:
+            if is_free and not workspace.is_symlink() and (workspace / target.name).exists() and not target.exists():
+                os.rename(replaced, target)
+
+
+def _remove_leftovers(target: Path) -> None:
+    """Remove old, unlocked temporary directories of this target, unless one contains the only copy."""
+    for workspace in target.parent.glob(f".{glob.escape(target.name)}.????????.tmp"):
+        with suppress(OSError), try_lock(workspace) as is_free:
+            is_only_copy = (workspace / ".replaced").exists() and not target.exists()
+            is_old = time.time() - workspace.stat().st_mtime > LEFTOVER_SECONDS
+            if is_free and is_old and not workspace.is_symlink() and not is_only_copy:
+                shutil.rmtree(workspace, ignore_errors=True)
+
+
+def sync_directory(directory: Path) -> None:
+    """Make renames in a directory survive a power cut, where the system supports it."""
+    if os.name == "posix":
+        handle = os.open(directory, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

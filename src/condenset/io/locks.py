@@ -1,0 +1,36 @@
+"""Locks between processes that share a directory."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+
+@contextlib.contextmanager
+def try_lock(directory: Path) -> Iterator[bool | None]:
+    """Try to lock a directory for the duration of the block. The lock also ends with the process.
+
+    Yields:
+        True if this process holds the lock, False if another process does, None if the system has no such locks
+        (Windows and some network disks).
+    """
+    if sys.platform == "win32":
+        yield None
+        return
+    import fcntl
+
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        is_free: bool | None = True
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            is_free = False
+        except OSError:
+            is_free = None
+        yield is_free
+    finally:
+        os.close(handle)

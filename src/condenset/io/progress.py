@@ -1,0 +1,160 @@
+"""Progress display: a bar on a terminal, a line every 30 seconds elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from condenset.io.bytesize import format_bytes
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+LONG_SECONDS = 600.0  # more remaining time than this gets a warning
+MIN_WORK_SECONDS = 5.0  # of work before the remaining time is reliable enough for a warning
+LINE_SECONDS = 30.0  # between two lines when there is no terminal
+
+
+class NullProgress:
+    """The interface of a progress display, which shows nothing."""
+
+    part: str = ""  # the position of the current job in the run, such as 3/21
+
+    def start(self, description: str, total: int | None, done: int = 0, *, unit: str = "") -> None:
+        """Begin a task of `total` steps, of which `done` are complete; None if the total is unknown."""
+
+    def update(self, done: float, note: str = "") -> None:
+        """Show that `done` steps are complete."""
+
+    def stop(self) -> None:
+        """End the task and remove the bar."""
+
+
+class ProgressBar(NullProgress):
+    """Show a bar with percentage, rate, note and time remaining; without a terminal print a line every 30 seconds.
+
+    Only one task is shown at a time: a task that starts during another one, such as reading data, stays silent.
+    The display warns once per task if more than ten minutes remain.
+    """
+
+    _active: ProgressBar | None = None  # shared by all instances
+
+    def __init__(self) -> None:
+        self.is_terminal = sys.stderr is not None and sys.stderr.isatty()
+        self.bar: Progress | None = None
+        self.task: TaskID | None = None
+        self.last_line = time.monotonic()
+
+    def start(self, description: str, total: int | None, done: int = 0, *, unit: str = "") -> None:
+        self.stop()
+        self.description, self.total, self.unit = f"{self.part} {description}".strip(), total, unit
+        self.baseline: tuple[float, float] | None = None  # steps and time at the first update
+        self.has_warned = False
+        if ProgressBar._active is None:
+            ProgressBar._active = self
+            if self.is_terminal:
+                self._start_bar(done)
+
+    def _start_bar(self, done: int) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
+        fields = [TextColumn(f"{{task.fields[{name}]}}", markup=False) for name in ("rate", "note", "remaining")]
+        self.bar = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            TaskProgressColumn(),
+            *fields,
+            console=Console(stderr=True, markup=False, highlight=False),
+            transient=True,
+        )
+        self.task = self.bar.add_task(
+            self.description, total=self.total, completed=done, rate="", note="", remaining=""
+        )
+        self.bar.start()
+
+    def update(self, done: float, note: str = "") -> None:
+        if ProgressBar._active is not self:
+            return
+        now = time.monotonic()
+        # The first step also prepares kernels, so the rate is measured from its end.
+        first_done, first_time = self.baseline = self.baseline or (done, now)
+        seconds = now - first_time
+        rate = (done - first_done) / seconds if seconds else 0.0
+        remaining = (self.total - done) / rate if rate and self.total is not None else 0.0
+        remaining_text = f"about {format_duration(remaining)} remaining" if remaining > 0 else ""
+        rate_text = self._format_rate(rate) if rate > 0 else ""
+        if self.bar is not None and self.task is not None:
+            self.bar.update(self.task, completed=done, note=note, rate=rate_text, remaining=remaining_text)
+        if not self.has_warned and seconds > MIN_WORK_SECONDS and remaining > LONG_SECONDS:
+            self.has_warned, self.last_line = True, now
+            self._print(f"{self.description}: {remaining_text} at {rate_text}")
+        elif self.bar is None and now - self.last_line >= LINE_SECONDS:
+            self.last_line = now
+            count = self._format_done(done) + (f" of {self._format_done(self.total)}" if self.total is not None else "")
+            parts = [text for text in (count, note, remaining_text) if text]
+            self._print(f"{self.description}: {', '.join(parts)}")
+
+    def _format_rate(self, rate: float) -> str:
+        return f"{format_bytes(round(rate))}/s" if self.unit == "B" else f"{rate:.3g}/s"
+
+    def _format_done(self, done: float) -> str:
+        if self.unit == "B":
+            return format_bytes(round(done))
+        return f"{done:.1f}" if isinstance(done, float) else f"{done}"
+
+    def _print(self, line: str) -> None:
+        if self.bar is not None:
+            self.bar.console.print(line, soft_wrap=True)
+        elif sys.stderr is not None:
+            print(line, file=sys.stderr, flush=True)
+
+    def stop(self) -> None:
+        if ProgressBar._active is self:
+            ProgressBar._active = None
+        if self.bar is not None:
+            self.bar.stop()
+            self.bar = None
+
+
+@contextmanager
+def show_progress(
+    description: str, total: int | None = None, *, unit: str = "", verbose: bool = True
+) -> Iterator[Callable[[int], None]]:
+    """Show the progress of a block, such as reading a file.
+
+    Args:
+        description: What the block does.
+        total: The number of steps, if known.
+        unit: "B" for bytes.
+        verbose: False shows nothing.
+
+    Yields:
+        `advance(n)`, which counts n further steps.
+    """
+    progress: NullProgress = ProgressBar() if verbose else NullProgress()
+    done = 0
+
+    def advance(num: int) -> None:
+        nonlocal done
+        done += num
+        progress.update(done)
+
+    progress.start(description, total, unit=unit)
+    try:
+        yield advance
+    finally:
+        progress.stop()
+
+
+def format_duration(seconds: float) -> str:
+    """Return a duration for people: `95 s`, `12 min`, `3.5 h` or `4 days`."""
+    if seconds < 120:
+        return f"{seconds:.3g} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    hours = seconds / 3600
+    return f"{hours:.1f} h" if hours < 48 else f"{hours / 24:.0f} days"

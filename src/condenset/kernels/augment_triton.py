@@ -1,0 +1,251 @@
+"""Triton code of the augmentation. A program processes one image.
+
+The backward pass gathers instead of scattering. A source pixel contributes to at most 4x4 output pixels, because the
+warps stretch by less than 2. The sum is always taken in the same order, so a run repeats to the bit.
+"""
+
+from condenset.kernels.runtime import jit, tl
+
+
+@jit
+def _source(theta, x, y, SIZE: tl.constexpr):
+    """Return the source coordinates of the output pixels (x, y), in pixels."""
+    unit_x = (2 * x + 1).to(tl.float32) / SIZE - 1
+    unit_y = (2 * y + 1).to(tl.float32) / SIZE - 1
+    at_x = tl.load(theta) * unit_x + tl.load(theta + 1) * unit_y + tl.load(theta + 2)
+    at_y = tl.load(theta + 3) * unit_x + tl.load(theta + 4) * unit_y + tl.load(theta + 5)
+    return ((at_x + 1) * SIZE - 1) * 0.5, ((at_y + 1) * SIZE - 1) * 0.5
+
+
+@jit
+def _is_shift(theta, SIZE: tl.constexpr):
+    """Return whether a warp moves or mirrors the image by whole pixels, so that no interpolation is needed."""
+    x, y = tl.load(theta + 2) * (SIZE * 0.5), tl.load(theta + 5) * (SIZE * 0.5)
+    error = tl.abs(x - tl.floor(x + 0.5)) + tl.abs(y - tl.floor(y + 0.5))
+    error += tl.abs(tl.abs(tl.load(theta)) - 1) + tl.abs(tl.abs(tl.load(theta + 4)) - 1)
+    error += tl.abs(tl.load(theta + 1)) + tl.abs(tl.load(theta + 3))
+    return error < 1e-5
+
+
+@jit
+def _sample_plane(plane, at_x, at_y, inside, scale, shift, is_shift, SIZE: tl.constexpr):
+    """Return bilinear samples of one normalised plane, with zeros outside of it."""
+    total = at_x * 0.0
+    if is_shift:
+        x, y = tl.floor(at_x + 0.5), tl.floor(at_y + 0.5)
+        in_plane = inside & (x >= 0) & (x < SIZE) & (y >= 0) & (y < SIZE)
+        value = tl.load(plane + (y * SIZE + x).to(tl.int32), mask=in_plane, other=0).to(tl.float32)
+        total = tl.where(in_plane, value * scale + shift, 0.0)
+    else:
+        total = _bilinear(plane, at_x, at_y, inside, scale, shift, SIZE)
+    return total
+
+
+@jit
+def _bilinear(plane, at_x, at_y, inside, scale, shift, SIZE: tl.constexpr):
+    left, top = tl.floor(at_x), tl.floor(at_y)
+    total = at_x * 0.0
+    for corner in tl.static_range(4):
+        x, y = left + corner % 2, top + corner // 2
+        weight = (1 - tl.abs(at_x - x)) * (1 - tl.abs(at_y - y))
+        in_plane = inside & (x >= 0) & (x < SIZE) & (y >= 0) & (y < SIZE)
+        value = tl.load(plane + (y * SIZE + x).to(tl.int32), mask=in_plane, other=0).to(tl.float32)
+        total += tl.where(in_plane, weight * (value * scale + shift), 0.0)
+    return total
+
+
+@jit
+def _warp_and_saturate(images, theta, color, scales, shifts, m, is_shift, CHANNELS: tl.constexpr, SIZE: tl.constexpr):
+    """Return the three planes (or one) at pixels m after warp, brightness and saturation."""
+    inside = m < SIZE * SIZE
+    at_x, at_y = _source(theta, m % SIZE, m // SIZE, SIZE)
+    brightness, saturation = tl.load(color), tl.load(color + 1)
+    first = _sample_plane(images, at_x, at_y, inside, tl.load(scales), tl.load(shifts), is_shift, SIZE) + brightness
+    second, third = first, first
+    if CHANNELS == 3:
+        plane: tl.constexpr = SIZE * SIZE
+        scale, shift = tl.load(scales + 1), tl.load(shifts + 1)
+        second = _sample_plane(images + plane, at_x, at_y, inside, scale, shift, is_shift, SIZE)
+        scale, shift = tl.load(scales + 2), tl.load(shifts + 2)
+        third = _sample_plane(images + 2 * plane, at_x, at_y, inside, scale, shift, is_shift, SIZE)
+        second += brightness
+        third += brightness
+        gray = (first + second + third) / 3
+        first = gray + (first - gray) * saturation
+        second = gray + (second - gray) * saturation
+        third = gray + (third - gray) * saturation
+    return first, second, third
+
+
+@jit
+def forward(
+    images,
+    index,
+    thetas,
+    colors,
+    keeps,
+    scales,
+    shifts,
+    out,
+    num,
+    CHANNELS: tl.constexpr,
+    SIZE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Augment one image of a group of `num` images: out[n] = augment(images[index[n]])."""
+    n = tl.program_id(0)
+    group = n // num
+    plane: tl.constexpr = SIZE * SIZE
+    images += tl.load(index + n).to(tl.int64) * CHANNELS * plane
+    out += n.to(tl.int64) * CHANNELS * plane
+    theta, color, keep = thetas + group * 6, colors + group * 3, keeps + group * plane
+    contrast, is_shift = tl.load(color + 2), _is_shift(theta, SIZE)
+    mean = 0.0
+    if contrast != 1.0:
+        total = tl.zeros((BLOCK,), tl.float32)
+        for start in range(0, plane, BLOCK):
+            m = start + tl.arange(0, BLOCK)
+            first, second, third = _warp_and_saturate(images, theta, color, scales, shifts, m, is_shift, CHANNELS, SIZE)
+            pixel_sum = first + second + third if CHANNELS == 3 else first
+            total += tl.where(m < plane, pixel_sum, 0.0)
+        mean = tl.sum(total, axis=0) / (CHANNELS * plane)
+    for start in range(0, plane, BLOCK):
+        m = start + tl.arange(0, BLOCK)
+        inside = m < plane
+        mask = tl.load(keep + m, mask=inside, other=0.0)
+        first, second, third = _warp_and_saturate(images, theta, color, scales, shifts, m, is_shift, CHANNELS, SIZE)
+        tl.store(out + m, ((mean + (first - mean) * contrast) * mask).to(out.dtype.element_ty), mask=inside)
+        if CHANNELS == 3:
+            value = (mean + (second - mean) * contrast) * mask
+            tl.store(out + plane + m, value.to(out.dtype.element_ty), mask=inside)
+            value = (mean + (third - mean) * contrast) * mask
+            tl.store(out + 2 * plane + m, value.to(out.dtype.element_ty), mask=inside)
+
+
+@jit
+def backward(
+    grads,
+    thetas,
+    colors,
+    keeps,
+    out,
+    num,
+    CHANNELS: tl.constexpr,
+    SIZE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Compute the gradient of one image from the gradient of its augmented version."""
+    n = tl.program_id(0)
+    group = n // num
+    plane: tl.constexpr = SIZE * SIZE
+    grads += n.to(tl.int64) * CHANNELS * plane
+    out += n.to(tl.int64) * CHANNELS * plane
+    theta, color, keep = thetas + group * 6, colors + group * 3, keeps + group * plane
+    saturation, contrast = tl.load(color + 1), tl.load(color + 2)
+    mean_grad = 0.0
+    if contrast != 1.0:
+        total = tl.zeros((BLOCK,), tl.float32)
+        for start in range(0, plane, BLOCK):
+            m = start + tl.arange(0, BLOCK)
+            mask = tl.load(keep + m, mask=m < plane, other=0.0)
+            for channel in tl.static_range(CHANNELS):
+                total += tl.load(grads + channel * plane + m, mask=m < plane, other=0.0).to(tl.float32) * mask
+        mean_grad = (1 - contrast) * tl.sum(total, axis=0) / (CHANNELS * plane)
+    # The inverse warp gives the output pixel that samples (x, y). Unless the warp is a shift, its neighbours do too.
+    a, b, c = tl.load(theta), tl.load(theta + 1), tl.load(theta + 2)
+    d, e, f = tl.load(theta + 3), tl.load(theta + 4), tl.load(theta + 5)
+    area = a * e - b * d
+    is_shift = _is_shift(theta, SIZE)
+    half, reach = tl.where(is_shift, 0.5, 0.0), tl.where(is_shift, 1, 4)
+    for start in range(0, plane, BLOCK):
+        m = start + tl.arange(0, BLOCK)
+        inside = m < plane
+        x, y = (m % SIZE).to(tl.float32), (m // SIZE).to(tl.float32)
+        from_x, from_y = (2 * x + 1) / SIZE - 1 - c, (2 * y + 1) / SIZE - 1 - f
+        near_x = tl.floor((((e * from_x - b * from_y) / area + 1) * SIZE - 1) * 0.5 + half)
+        near_y = tl.floor((((a * from_y - d * from_x) / area + 1) * SIZE - 1) * 0.5 + half)
+        first = tl.zeros((BLOCK,), tl.float32)
+        second = tl.zeros((BLOCK,), tl.float32)
+        third = tl.zeros((BLOCK,), tl.float32)
+        for neighbor in range(0, reach * reach):
+            out_x = near_x + tl.where(is_shift, 0, neighbor % 4 - 1)
+            out_y = near_y + tl.where(is_shift, 0, neighbor // 4 - 1)
+            in_output = inside & (out_x >= 0) & (out_x < SIZE) & (out_y >= 0) & (out_y < SIZE)
+            at_x, at_y = _source(theta, out_x, out_y, SIZE)
+            weight = tl.maximum(1 - tl.abs(at_x - x), 0.0) * tl.maximum(1 - tl.abs(at_y - y), 0.0)
+            pixel = (out_y * SIZE + out_x).to(tl.int32)
+            in_output = in_output & (weight > 0)
+            mask = tl.load(keep + pixel, mask=in_output, other=0.0)
+            g0 = tl.load(grads + pixel, mask=in_output, other=0.0).to(tl.float32) * mask * contrast + mean_grad
+            if CHANNELS == 3:
+                g1 = (
+                    tl.load(grads + plane + pixel, mask=in_output, other=0.0).to(tl.float32) * mask * contrast
+                    + mean_grad
+                )
+                g2 = (
+                    tl.load(grads + 2 * plane + pixel, mask=in_output, other=0.0).to(tl.float32) * mask * contrast
+                    + mean_grad
+                )
+                gray = (g0 + g1 + g2) / 3
+                first += tl.where(in_output, weight * (gray + (g0 - gray) * saturation), 0.0)
+                second += tl.where(in_output, weight * (gray + (g1 - gray) * saturation), 0.0)
+                third += tl.where(in_output, weight * (gray + (g2 - gray) * saturation), 0.0)
+            else:
+                first += tl.where(in_output, weight * g0, 0.0)
+        tl.store(out + m, first, mask=inside)
+        if CHANNELS == 3:
+            tl.store(out + plane + m, second, mask=inside)
+            tl.store(out + 2 * plane + m, third, mask=inside)
+
+
+@jit
+def draw_parameters(
+    uniforms,
+    thetas,
+    colors,
+    keeps,
+    COUNT: tl.constexpr,
+    CODE: tl.constexpr,
+    SHARED: tl.constexpr,
+    REACH: tl.constexpr,
+    SIDE: tl.constexpr,
+    MAX_SCALE: tl.constexpr,
+    MAX_ANGLE: tl.constexpr,
+    SIZE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Compute the parameters of one group from its 12 uniform numbers.
+
+    CODE holds the indices of the operations, three bits each.
+    """
+    group = tl.program_id(0)
+    u = uniforms + group * 12
+    choice = tl.load(uniforms if SHARED else u) * COUNT
+    index = tl.minimum(choice.to(tl.int32), COUNT - 1)
+    operation = (CODE >> (3 * index)) & 7
+    color, crop, cutout = operation == 0, operation == 1, operation == 2
+    flip, scale, rotate = operation == 3, operation == 4, operation == 5
+    min_scale: tl.constexpr = 1 / MAX_SCALE
+    shift_x = tl.where(crop, (tl.floor(tl.load(u + 4) * (2 * REACH + 1)) - REACH) * (2 / SIZE), 0.0)
+    shift_y = tl.where(crop, (tl.floor(tl.load(u + 5) * (2 * REACH + 1)) - REACH) * (2 / SIZE), 0.0)
+    mirror = tl.where(flip & (tl.load(u + 8) < 0.5), -1.0, 1.0)
+    factor_x = tl.where(scale, min_scale + tl.load(u + 9) * (MAX_SCALE - min_scale), 1.0)
+    factor_y = tl.where(scale, min_scale + tl.load(u + 10) * (MAX_SCALE - min_scale), 1.0)
+    angle = tl.where(rotate, (2 * tl.load(u + 11) - 1) * MAX_ANGLE, 0.0)
+    theta = thetas + group * 6
+    tl.store(theta, tl.cos(angle) * factor_x * mirror)
+    tl.store(theta + 1, -tl.sin(angle))
+    tl.store(theta + 2, shift_x)
+    tl.store(theta + 3, tl.sin(angle))
+    tl.store(theta + 4, tl.cos(angle) * factor_y)
+    tl.store(theta + 5, shift_y)
+    tl.store(colors + group * 3, tl.where(color, tl.load(u + 1) - 0.5, 0.0))
+    tl.store(colors + group * 3 + 1, tl.where(color, 2 * tl.load(u + 2), 1.0))
+    tl.store(colors + group * 3 + 2, tl.where(color, tl.load(u + 3) + 0.5, 1.0))
+    left = tl.floor(tl.load(u + 6) * (SIZE + 1 - SIDE % 2)) - SIDE // 2
+    top = tl.floor(tl.load(u + 7) * (SIZE + 1 - SIDE % 2)) - SIDE // 2
+    for start in range(0, SIZE * SIZE, BLOCK):
+        m = start + tl.arange(0, BLOCK)
+        x, y = m % SIZE, m // SIZE
+        erased = cutout & (x >= left) & (x < left + SIDE) & (y >= top) & (y < top + SIDE)
+        tl.store(keeps + group * SIZE * SIZE + m, tl.where(erased, 0.0, 1.0), mask=m < SIZE * SIZE)

@@ -1,0 +1,1 @@
+"""The distribution-matching family."""

@@ -1,0 +1,186 @@
+"""MMD in pixel space: distribution matching of raw pixels under a kernel, without network or augmentation.
+
+Shapes: K classes, B real and I synthetic images per class, F pixels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from condenset.config import check_momentum_field, check_non_negative_field
+from condenset.data.class_store import ClassStore
+from condenset.data.condensed_set import CondensedSet
+from condenset.data.image_data import ImageData
+from condenset.engine.compile import functional_forward
+from condenset.engine.device import ComputeDevice
+from condenset.engine.rng import make_key
+from condenset.errors import check, check_choice
+from condenset.methods.common import images_per_class
+from condenset.methods.matching.dm import DistributionMatching
+from condenset.methods.matching.matcher import estimate_matching_memory
+from condenset.methods.matching.objectives import Objective, mean_distance
+from condenset.methods.recipe import INITS, Recipe, check_learning_fields
+from condenset.methods.registry import Method
+from condenset.methods.samplers import NoNetworks
+from condenset.runs.context import RunContext
+from condenset.training.protocol import DIGITS
+
+DEGREE = 3  # of the polynomial kernel
+MEDIAN_IMAGES = 64  # real images per class whose distances give the bandwidth
+
+Kernel = Callable[[Tensor, Tensor, float], Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MMDRecipe(Recipe):
+    """Settings of MMD in pixel space.
+
+    Attributes:
+        kernel: "linear", "polynomial", "rbf" or "laplacian". Only the linear kernel beats random images in the paper.
+        bandwidth: Bandwidth of "rbf" and "laplacian". 0: the median distance of real images of a class.
+        iterations: Number of iterations.
+        lr: Learning rate of the images. At 1, a single image per class would follow the mean of each batch.
+        momentum: Momentum of the images.
+        batch_size: Real images per class and iteration.
+        init: Start from "real" images or from "noise".
+    """
+
+    kernel: str = "linear"
+    bandwidth: float = 0.0
+    iterations: int = 20_000
+    lr: float = 0.1
+    momentum: float = 0.5
+    batch_size: int = 256
+    init: str = "real"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_learning_fields(self)
+        check_choice("kernel", self.kernel, ("linear", *KERNELS))
+        check_non_negative_field(self, "bandwidth")
+        has_bandwidth = self.kernel in ("rbf", "laplacian")
+        check(has_bandwidth or not self.bandwidth, f"the {self.kernel} kernel has no bandwidth", self.bandwidth)
+        check_momentum_field(self)
+        check_choice("init", self.init, INITS)
+
+
+def condense(data: ImageData, recipe: MMDRecipe, run: RunContext) -> CondensedSet:
+    """Match raw pixels (Gretton et al., JMLR 2012), the paper's ablation of embedding and augmentation."""
+    run.compute.reset_peak_memory()
+    return make_problem(data, recipe, run).solve()[0]
+
+
+def make_problem(data: ImageData, recipe: MMDRecipe, run: RunContext) -> DistributionMatching:
+    """Return the initial state of a run; pixels are always float32."""
+    batch_size, ipc = min(recipe.batch_size, max(data.class_counts)), max(images_per_class(data, recipe))
+    network, compute = nn.Flatten(), ComputeDevice(run.compute.device, torch.float32)
+    pair_bytes = _pair_bytes(recipe.kernel, batch_size, ipc, data.images[0].numel())
+    problem = DistributionMatching(
+        data,
+        [recipe],
+        run,
+        network=network,
+        forward=functional_forward(network, compute),
+        sampler=NoNetworks(),
+        objective=mean_distance,
+        operations=(),
+        dtype=torch.float32,
+        memory=estimate_matching_memory(network, data, [recipe], compute, objective_bytes=pair_bytes),
+    )
+    if recipe.kernel != "linear":
+        norm = 1 if recipe.kernel == "laplacian" else 2
+        bandwidth = recipe.bandwidth or median_distance(problem.store, run.seed, norm)
+        problem.objective = kernel_distance(recipe.kernel, bandwidth)
+    return problem
+
+
+def kernel_distance(kernel: str, bandwidth: float = 1.0) -> Objective:
+    """Return an objective that computes the (K,) squared MMD: the V-statistic over all pairs of images of a class.
+
+    For the linear kernel it is `mean_distance`, which needs no pairs. Pairs of real images have no gradient and cost no
+    backward pass. They only make the loss a distance.
+    """
+    if kernel == "linear":
+        return mean_distance
+    function = KERNELS[kernel]
+
+    def objective(
+        real_KBF: Tensor, synthetic_KIF: Tensor, real_KB: Tensor | None = None, synthetic_KI: Tensor | None = None
+    ) -> Tensor:
+        real, synthetic = (real_KBF, real_KB), (synthetic_KIF, synthetic_KI)
+        within_real, between, within_synthetic = (
+            _mean(function(x_KNF, y_KMF, bandwidth), x_KN, y_KM)
+            for (x_KNF, x_KN), (y_KMF, y_KM) in ((real, real), (real, synthetic), (synthetic, synthetic))
+        )
+        return within_real - 2 * between + within_synthetic
+
+    return objective
+
+
+def _mean(values_KNM: Tensor, rows_KN: Tensor | None, columns_KM: Tensor | None) -> Tensor:
+    """Return (K,) means over all pairs; weights sum to 1 per class, None means equal weights."""
+    by_row_KN = values_KNM.mean(2) if columns_KM is None else (values_KNM * columns_KM[:, None]).sum(2)
+    return by_row_KN.mean(1) if rows_KN is None else (by_row_KN * rows_KN).sum(1)
+
+
+def _polynomial(x_KNF: Tensor, y_KMF: Tensor, _: float) -> Tensor:
+    features = x_KNF.shape[2]
+    return features / 36 * (1 + x_KNF @ y_KMF.mT / features) ** DEGREE
+
+
+def _rbf(x_KNF: Tensor, y_KMF: Tensor, bandwidth: float) -> Tensor:
+    squares = x_KNF.square().sum(2)[:, :, None] + y_KMF.square().sum(2)[:, None] - 2 * x_KNF @ y_KMF.mT
+    return bandwidth**2 * torch.exp(-squares.clamp(min=0) / (2 * bandwidth**2))
+
+
+def _laplacian(x_KNF: Tensor, y_KMF: Tensor, bandwidth: float) -> Tensor:
+    return bandwidth * torch.exp(-torch.cdist(x_KNF, y_KMF, p=1) / bandwidth)
+
+
+# Each kernel is scaled so that its gradient has about the size of the linear kernel's for images of any size, and one
+# learning rate suits all kernels. The scale of rbf and laplacian follows from their slope, that of the polynomial from
+# its curvature at pixels of variance 1.
+KERNELS: dict[str, Kernel] = {"polynomial": _polynomial, "rbf": _rbf, "laplacian": _laplacian}
+
+
+def median_distance(store: ClassStore, seed: int, norm: int) -> float:
+    """Return the median distance between two real images of the same class."""
+    device = store.counts.device
+    key, distances = make_key(seed, "bandwidth", device=device), []
+    for label, count in enumerate(store.counts.tolist()):
+        index = store.choose(key, 0, torch.tensor([label], device=device), min(MEDIAN_IMAGES, count))[0]
+        distances.append(torch.pdist(store.take(index).flatten(1), p=norm))
+    all_distances = torch.cat(distances)
+    median = float(all_distances.median()) if len(all_distances) else 0.0
+    num_pixels = store.images_NCHW[0].numel()
+    return median or num_pixels ** (1 / norm)  # with one image per class, or equal images, any scale will do
+
+
+def _pair_bytes(kernel: str, real: int, synthetic: int, num_pixels: int) -> int:
+    """Return the bytes per class of all pairs; the backward pass of L1 distances stores every pixel of every pair."""
+    if kernel == "linear":
+        return 0
+    return 16 * (real + synthetic) ** 2 + (kernel == "laplacian") * 4 * max(real, synthetic) * synthetic * num_pixels
+
+
+def presets(ipc: int, dataset: str, size: int) -> dict[str, Any]:
+    """Return fewer iterations for large images, and quick settings for the digits."""
+    if (dataset, size) == DIGITS:
+        return {"iterations": 2_000, "batch_size": 64}
+    return {"iterations": 10_000} if size >= 64 else {}
+
+
+METHOD = Method(
+    name="mmd",
+    recipe=MMDRecipe,
+    condense=condense,
+    summary="Match raw pixels of real and synthetic images under a kernel, without network or augmentation.",
+    presets=presets,
+    tiny={"iterations": 5, "batch_size": 32},
+    supports_snapshots=True,
+)

@@ -1,0 +1,127 @@
+"""Define what recipes have in common: the fields that every method or a family of methods takes."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from condenset import augment
+from condenset.config import check_bool_fields, check_int_fields, check_momentum_field, check_positive_fields
+from condenset.errors import check_choice, check_int
+
+INITS = ("real", "noise")
+# Gradient matching, images per class: (outer_steps, inner_epochs), as published
+LOOPS = {1: (1, 1), 10: (10, 50), 20: (20, 25), 30: (30, 20), 40: (40, 15), 50: (50, 10)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """Settings of a method, validated on construction; defaults are the paper's values.
+
+    Attributes:
+        ipc: Images per class of the condensed set.
+        allow_fewer: Use all images of a class that has fewer than `ipc`, instead of raising an error.
+    """
+
+    ipc: int = 10
+    allow_fewer: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "ipc", check_int("ipc (images per class)", self.ipc, 1))
+        check_bool_fields(self, "allow_fewer")
+
+    def identity(self) -> dict[str, Any]:
+        """Return the settings that decide the result; a resumed run compares them with those it began with."""
+        return dataclasses.asdict(self)
+
+
+def check_learning_fields(recipe: Recipe) -> None:
+    """Check the fields of every recipe that learns by iterations: `iterations`, `batch_size` and `lr`."""
+    check_int_fields(recipe, 0, "iterations")
+    check_int_fields(recipe, 1, "batch_size")
+    check_positive_fields(recipe, "lr")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MatchingRecipe(Recipe):
+    """Settings of methods that match real and synthetic images in the view of networks.
+
+    Attributes:
+        network: Spec of the network.
+        iterations: Number of networks that are sampled.
+        lr: Learning rate of the images.
+        momentum: Momentum of the images.
+        batch_size: Real images per class and iteration.
+        init: Start from "real" images or from "noise".
+        augment: Augmentation strategy, shared by real and synthetic images.
+    """
+
+    network: str = "convnet"
+    iterations: int = 20_000
+    lr: float = 1.0
+    momentum: float = 0.5
+    batch_size: int = 256
+    init: str = "real"
+    augment: str = augment.STRATEGY
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_learning_fields(self)
+        check_momentum_field(self)
+        check_choice("init", self.init, INITS)
+        augment.parse(self.augment)
+
+    @property
+    def image_steps(self) -> int:
+        """Optimisation steps of the images in the whole run."""
+        return self.iterations
+
+
+def default_loops(ipc: int) -> dict[str, int]:
+    """Return outer steps and inner epochs: the published values, interpolated linearly within their range."""
+    sizes = sorted(LOOPS)
+    above = next((size for size in sizes if size >= ipc), sizes[-1])
+    below = max((size for size in sizes if size <= ipc), default=sizes[0])
+    fraction = (ipc - below) / (above - below) if above > below else 0.0
+    outer, inner = (round(a + fraction * (b - a)) for a, b in zip(LOOPS[below], LOOPS[above], strict=True))
+    return {"outer_steps": outer, "inner_epochs": inner}
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradientMatchingRecipe(MatchingRecipe):
+    """Settings of gradient matching.
+
+    Attributes:
+        iterations: Number of networks that are sampled.
+        outer_steps: Steps of the images with each network. None: by `ipc`, as published.
+        inner_epochs: Epochs of the network on the images between two of those steps. None: by `ipc`, as published.
+        lr: Learning rate of the images.
+        network_lr: Learning rate of the network.
+    """
+
+    iterations: int = 1000
+    outer_steps: int | None = None
+    inner_epochs: int | None = None
+    lr: float = 0.1
+    network_lr: float = 0.01
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive_fields(self, "network_lr")
+        for name, default in default_loops(self.ipc).items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, default)  # so that the record has the number
+        check_int_fields(self, 1, "outer_steps")
+        check_int_fields(self, 0, "inner_epochs")
+
+    @property
+    def loops(self) -> tuple[int, int]:
+        """Outer steps and inner epochs, which are numbers once the recipe is built."""
+        assert self.outer_steps is not None and self.inner_epochs is not None
+        return self.outer_steps, self.inner_epochs
+
+    @property
+    def image_steps(self) -> int:
+        """Optimisation steps of the images in the whole run."""
+        return self.iterations * self.loops[0]

@@ -1,0 +1,153 @@
+"""The network trained on the whole dataset that coreset methods share; a run trains it once."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from condenset import networks
+from condenset.data.image_data import ImageData
+from condenset.engine.memory import images_per_pass
+from condenset.errors import UserError
+from condenset.io.directories import wrap_os_errors
+from condenset.io.files import json_hash, write_tensors
+from condenset.io.metadata import read_tensor_file
+from condenset.runs.context import RunContext
+from condenset.runs.loop import track_progress
+from condenset.training.checkpoint import TrainingCheckpoint
+from condenset.training.dataset import DeviceDataset
+from condenset.training.forgetting import ForgettingCounter
+from condenset.training.model import TEST_BATCH
+from condenset.training.protocol import Protocol
+from condenset.training.trainer import Trainer
+
+Layout = dict[str, tuple[torch.dtype, tuple[int, ...]]]  # type and shape of tensors by name
+
+
+@dataclass(frozen=True, eq=False)
+class ReferenceNetwork:
+    """A network trained on the whole dataset, in evaluation mode.
+
+    It computes in float32, because the selection of images depends on small differences.
+
+    Attributes:
+        network: Maps images to the embedding.
+        forgetting_N: Forgetting events of each image, see `ForgettingCounter.counts_N`.
+        seconds: Time of its training, even if an earlier job trained it.
+        batch_size: Images per forward pass.
+    """
+
+    network: nn.Module
+    forgetting_N: Tensor
+    seconds: float
+    batch_size: int
+
+    @torch.no_grad()
+    def features(self, data: DeviceDataset, index_N: Tensor) -> Tensor:
+        """Return (N, F) embeddings of the images at these indices."""
+        batches = index_N.split(self.batch_size)
+        return torch.cat([self.network(data.images(batch)).float() for batch in batches])
+
+
+def get_reference_network(data: ImageData, protocol: Protocol, run: RunContext) -> ReferenceNetwork:
+    """Return the network that data, protocol and seed define; train it unless the run has it already."""
+    metadata = training_metadata(data, protocol, run)
+    name = json_hash(metadata)[:12]
+    if name not in run.cache:
+        path = run.networks_directory / f"{name}.safetensors" if run.networks_directory else None
+        run.cache[name] = _load_or_train(path, metadata, data, protocol, run)
+    network: ReferenceNetwork = run.cache[name]
+    return network
+
+
+def _load_or_train(
+    path: Path | None, metadata: dict[str, Any], data: ImageData, protocol: Protocol, run: RunContext
+) -> ReferenceNetwork:
+    network = networks.build(protocol.network, channels=data.channels, size=data.size, num_classes=data.num_classes)
+    if path and path.exists():
+        tensors, seconds = _read(path, metadata, _layout(network, data))
+    else:
+        tensors, seconds = _train(data, protocol, run, metadata)
+        if path:
+            with wrap_os_errors(path):
+                write_tensors(path, tensors, {"network": json.dumps(metadata | {"seconds": seconds})})
+            run.delete_checkpoint()  # of the training
+    device = run.compute.device
+    batch_size = images_per_pass(network, run.compute, (data.channels, data.size, data.size)) or TEST_BATCH
+    network.load_state_dict({name: tensors[f"network.{name}"] for name in network.state_dict()})
+    embedding = networks.to_embedding(network.to(device).eval().requires_grad_(False))
+    return ReferenceNetwork(embedding, tensors["forgetting"].to(device), seconds, batch_size)
+
+
+def training_metadata(data: ImageData, protocol: Protocol, run: RunContext) -> dict[str, Any]:
+    """Return everything that decides the weights of a network trained on the data, as JSON values."""
+    return {
+        **{key: value for key, value in dataclasses.asdict(protocol).items() if key != "num_networks"},
+        "network": networks.canonical_spec(protocol.network, size=data.size),
+        "seed": run.seed,
+        "precision": run.compute.precision,
+        "fingerprint": data.fingerprint,
+        "mean": list(data.mean),
+        "std": list(data.std),
+        "allow_hflip": data.allow_hflip,
+    }
+
+
+def _train(
+    data: ImageData, protocol: Protocol, run: RunContext, metadata: dict[str, Any]
+) -> tuple[dict[str, Tensor], float]:
+    """Train the network; return the tensors to store and the seconds of the training."""
+    device = run.compute.device
+    forgetting = ForgettingCounter(len(data), device)
+    trainer = Trainer(
+        protocol.network, DeviceDataset.from_data(data, device), protocol, run.compute, forgetting=forgetting
+    )
+    checkpoint = TrainingCheckpoint(run, [trainer], recipe={**run.recipe, "training": json_hash(metadata)})
+
+    def report(done: int) -> None:
+        run.progress.update(done)
+        checkpoint.save_if_due(done)
+
+    def check_finite(epoch: int) -> None:
+        if not trainer.is_finite():
+            raise UserError(
+                f"Training diverged: the weights contain NaN or infinity after epoch {epoch}. Try a smaller network_lr."
+            )
+
+    (load_state,) = checkpoint.state_loaders
+    with track_progress(run, "training a network on the whole dataset", trainer.num_steps):
+        trainer.train(run.seed, "trained", report=report, after_epoch=check_finite, load_state=load_state)
+    seconds, accuracy = round(checkpoint.seconds, 3), float(forgetting.right_N.float().mean())
+    run.log_event(
+        "trained", network=protocol.network, epochs=protocol.total_epochs, train_accuracy=accuracy, seconds=seconds
+    )
+    state = {f"network.{name}": tensor for name, tensor in trainer.export_network().state_dict().items()}
+    return {"forgetting": forgetting.counts_N, **state}, seconds
+
+
+def _layout(network: nn.Module, data: ImageData) -> Layout:
+    """Return the type and shape of every tensor in the file of this network."""
+    state = {f"network.{name}": (tensor.dtype, tuple(tensor.shape)) for name, tensor in network.state_dict().items()}
+    return {"forgetting": (torch.int64, (len(data),)), **state}
+
+
+def _read(path: Path, metadata: dict[str, Any], layout: Layout) -> tuple[dict[str, Tensor], float]:
+    """Read tensors and seconds of a network; raise a UserError if it is not the one that `metadata` describes."""
+    hint = "delete it to train the network again"
+    tensors, stored = read_tensor_file(path, "network", "a network of condenset", hint=hint)
+    try:
+        seconds = float(stored.pop("seconds"))
+    except (KeyError, TypeError, ValueError, OverflowError):
+        raise UserError(f"{path} is not a network of condenset; {hint}") from None
+    if stored != metadata:
+        raise UserError(f"{path} is a network that was trained with other settings; {hint}")
+    stored_layout = {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()}
+    if stored_layout != layout or not all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
+        raise UserError(f"{path} does not contain the tensors of this network; {hint}")
+    return tensors, seconds

@@ -1,0 +1,1 @@
+"""Plan a run, execute it, collect its results."""

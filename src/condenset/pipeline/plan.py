@@ -1,0 +1,222 @@
+"""Plan a run: combine presets, a config file and the request into everything that decides the result."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from condenset import networks
+from condenset.data.image_data import ImageData
+from condenset.engine.device import ComputeDevice
+from condenset.errors import UserError, check, check_int
+from condenset.methods import METHODS, Recipe, make_recipe
+from condenset.methods.common import images_per_class
+from condenset.pipeline.request import DEFAULT_IPC, RunRequest
+from condenset.training.protocol import Protocol, make_protocol
+
+WHOLE = "whole"  # the name of the job that scores the whole dataset
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One set to make and score.
+
+    Attributes:
+        method: Name of the method, or `WHOLE`.
+        recipe: Settings of the method. None: the job only scores the whole dataset.
+        explicit: The fields that a config file states, without presets.
+    """
+
+    method: str
+    recipe: Recipe | None = None
+    explicit: Mapping[str, Any] = field(default_factory=dict, compare=False)
+
+    @property
+    def ipc(self) -> int | None:
+        """Images per class; None for the whole dataset."""
+        return self.recipe.ipc if self.recipe else None
+
+    @property
+    def name(self) -> str:
+        """The name of the job in events, checkpoints and file names, such as `dm-10`."""
+        return f"{self.method}-{self.ipc}" if self.recipe else self.method
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Everything that decides the result of a run.
+
+    Attributes:
+        dataset: Name or absolute path of the dataset.
+        jobs: What to condense and score, in order.
+        protocol: How sets are scored. None: they are not.
+        whole: How the whole dataset is scored. None: it is not.
+        seed: Seed of all random streams.
+        device: Device to compute on.
+        precision: Precision of the computation.
+        memory_limit: Bytes. It does not change the result, but a resumed run respects it too.
+        size: Image size in pixels. None: that of the dataset.
+        data_dir: Directory of the datasets. None: the default.
+        fingerprint: Fingerprint of the training images. Empty: unknown.
+        test_fingerprint: Fingerprint of the test images. Empty: unknown, or the sets are not scored.
+        explicit: The tables `protocol` and `whole` as a config file states them, without presets.
+    """
+
+    dataset: str
+    jobs: tuple[Job, ...]
+    protocol: Protocol | None = None
+    whole: Protocol | None = None
+    seed: int = 0
+    device: str = "cpu"
+    precision: str = "float32"
+    memory_limit: int | None = None
+    size: int | None = None
+    data_dir: str | None = None
+    fingerprint: str = ""
+    test_fingerprint: str = ""
+    explicit: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, compare=False)
+
+    def __post_init__(self) -> None:
+        for name in ("dataset", "device", "precision", "data_dir", "fingerprint", "test_fingerprint"):
+            value = getattr(self, name)
+            check(isinstance(value, str) or (name, value) == ("data_dir", None), f"{name} must be text", value)
+        object.__setattr__(self, "seed", check_int("seed", self.seed))
+        check(bool(self.condense_jobs), "a run must have at least one job", list(self.jobs))
+        names = [job.name for job in self.jobs]
+        repeated = sorted({name for name in names if names.count(name) > 1})
+        check(not repeated, "jobs must differ in method or ipc", repeated)
+
+    @property
+    def condense_jobs(self) -> list[Job]:
+        """The jobs that make a set."""
+        return [job for job in self.jobs if job.recipe]
+
+    def jobs_to_share(self, job: Job) -> list[Job]:
+        """Return the later jobs whose sets can be learned at once with the set of this job."""
+        later_jobs = self.condense_jobs[self.condense_jobs.index(job) + 1 :]
+        same_method = [other for other in later_jobs if other.method == job.method]
+        return [other for other in same_method if METHODS[job.method].can_share(job.recipe, other.recipe)]
+
+    def set_path(self, job: Job, directory: Path) -> Path:
+        """Return the file of a job's set: condensed.safetensors for the last set, in sets/ for the others."""
+        is_last = job == self.condense_jobs[-1]
+        return directory / "condensed.safetensors" if is_last else directory / "sets" / f"{job.name}.safetensors"
+
+
+def make_plan(data: ImageData, request: RunRequest, base: Plan | None = None, **settings: Any) -> Plan:
+    """Combine presets, the plan of a config file and the request; later ones override earlier ones.
+
+    Args:
+        data: The training images.
+        request: The options that the user gave.
+        base: The plan of a config file.
+        settings: Further fields of the plan, such as `dataset`, `seed` and `device`.
+
+    Raises:
+        UserError: The plan cannot succeed, for example because a class has too few images.
+    """
+    if base:
+        _check_same_data(base, data, request, settings)
+    pairs = _method_ipc_pairs(request, base)
+    request.check_fields([method for method, _ in pairs])
+    jobs = []
+    for method, ipc in pairs:
+        fields = {**_config_fields(base, method, ipc), **request.fields_for(method), "ipc": ipc}
+        jobs.append(Job(method=method, recipe=make_recipe(method, name=data.name, size=data.size, **fields)))
+    protocol = _plan_protocol(data, request, base, jobs) if request.evaluate else None
+    whole = _plan_whole_protocol(data, request, base, protocol) if protocol else None
+    if whole:
+        jobs.append(Job(method=WHOLE))
+    plan = Plan(jobs=tuple(jobs), protocol=protocol, whole=whole, fingerprint=data.fingerprint, **settings)
+    check_plan(plan, data)
+    return plan
+
+
+def check_plan(plan: Plan, data: ImageData) -> None:
+    """Check before the run what would fail late: networks that do not fit the images, and sets larger than a class."""
+    specs = [getattr(job.recipe, "network", None) for job in plan.jobs]
+    specs += [protocol.network for protocol in (plan.protocol, plan.whole) if protocol]
+    with torch.device("meta"):  # only checks that the networks can be built
+        for spec in dict.fromkeys(spec for spec in specs if spec):
+            networks.build(spec, channels=data.channels, size=data.size, num_classes=data.num_classes)
+    compute = ComputeDevice.select(plan.device, plan.precision)
+    for job in plan.jobs:
+        if job.recipe:
+            images_per_class(data, job.recipe)
+            METHODS[job.method].check(data, job.recipe, compute, plan.memory_limit)
+
+
+def _check_same_data(base: Plan, data: ImageData, request: RunRequest, settings: Mapping[str, Any]) -> None:
+    """Check that the dataset has not changed since the config file was written."""
+    if base.dataset != settings["dataset"]:
+        return
+    train_differs = base.fingerprint not in ("", data.fingerprint)
+    test_differs = base.test_fingerprint not in ("", settings.get("test_fingerprint"))
+    if train_differs or (request.evaluate and test_differs):
+        raise UserError(
+            f"{base.dataset} has changed since the config file was written: to run on the present data, remove "
+            "'fingerprint' and 'test_fingerprint' from the file"
+        )
+
+
+def _method_ipc_pairs(request: RunRequest, base: Plan | None) -> list[tuple[str, int]]:
+    """Return (method, images per class) of every job: as requested, else as in the config file."""
+    base_pairs = [(job.method, job.recipe.ipc) for job in base.condense_jobs if job.recipe] if base else []
+    if base_pairs and not request.methods and not request.ipcs:
+        return base_pairs
+    methods = request.methods or tuple(method for method, _ in base_pairs)
+    ipcs = request.ipcs or tuple(ipc for _, ipc in base_pairs) or (DEFAULT_IPC,)
+    return [(method, ipc) for ipc in dict.fromkeys(ipcs) for method in dict.fromkeys(methods)]
+
+
+def _config_fields(base: Plan | None, method: str, ipc: int) -> dict[str, Any]:
+    """Return the recipe fields of a method in the config file.
+
+    They come from the job with the same number of images per class, else from the method's first job. In the second
+    case, defaults that depend on that number, such as the learning rate, are left out.
+    """
+    jobs = [job for job in base.condense_jobs if job.method == method] if base else []
+    job = next((job for job in jobs if job.ipc == ipc), jobs[0] if jobs else None)
+    if job is None or job.recipe is None:
+        return {}
+    fields = dict(job.explicit) or dataclasses.asdict(job.recipe)
+    defaults = METHODS[method].ipc_defaults(job.recipe.ipc) if job.ipc != ipc else {}
+    return {name: value for name, value in fields.items() if name not in defaults or value != defaults[name]}
+
+
+def _plan_protocol(data: ImageData, request: RunRequest, base: Plan | None, jobs: list[Job]) -> Protocol:
+    """Return the protocol that scores all sets."""
+    fields = {**_common_network(jobs), **_config_protocol(base, "protocol"), **request.protocol_fields}
+    return make_protocol(name=data.name, size=data.size, **fields)
+
+
+def _plan_whole_protocol(
+    data: ImageData, request: RunRequest, base: Plan | None, protocol: Protocol
+) -> Protocol | None:
+    """Return the protocol that scores the whole dataset, or None if that is not requested."""
+    by_default = base is None or base.whole is not None or request.whole_epochs is not None
+    if not (by_default if request.whole is None else request.whole):
+        return None
+    fields = {"network": protocol.network, **_config_protocol(base, "whole"), **request.whole_protocol_fields}
+    return make_protocol(name=data.name, size=data.size, whole=True, **fields)
+
+
+def _common_network(jobs: list[Job]) -> dict[str, Any]:
+    """Return the network that all sets are compared on: that of the method registered last, a matching method."""
+    order = list(METHODS)
+    recipes = {order.index(job.method): job.recipe for job in jobs if METHODS[job.method].network_fits_evaluation}
+    specs = {rank: spec for rank, recipe in recipes.items() if (spec := getattr(recipe, "network", None))}
+    return {"network": specs[max(specs)]} if specs else {}
+
+
+def _config_protocol(base: Plan | None, table: str) -> Mapping[str, Any]:
+    """Return the fields of the table `protocol` or `whole` in the config file."""
+    if base is None:
+        return {}
+    protocol: Protocol | None = getattr(base, table)
+    return base.explicit.get(table, dataclasses.asdict(protocol) if protocol else {})

@@ -1,0 +1,115 @@
+"""Represent what the user asks for, before presets and the config file are applied."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from condenset import networks
+from condenset.config import field_names
+from condenset.errors import UserError, check, check_choice
+from condenset.methods import METHODS, Recipe, make_recipe
+from condenset.training.protocol import make_protocol
+
+DEFAULT_IPC = Recipe.ipc
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRequest:
+    """Options of a run as the user gave them. Invalid values raise a `UserError` before the data are read.
+
+    Attributes:
+        methods: Names of the methods. Empty: those of the config file.
+        other_baselines: Baselines of an experiment that make no set, and therefore are not methods.
+        ipcs: Numbers of images per class. Empty: those of the config file, else 10.
+        recipe_fields: Recipe fields for every method that has them.
+        method_fields: Recipe fields by method. They override `recipe_fields`.
+        protocol_fields: Fields of the evaluation protocol.
+        evaluate: Score the sets.
+        whole: Score the whole dataset too. None: as in the config file, else yes.
+        whole_epochs: Epochs on the whole dataset. Giving them implies `whole`.
+    """
+
+    methods: tuple[str, ...] = ()
+    other_baselines: tuple[str, ...] = ()
+    ipcs: tuple[int, ...] = ()
+    recipe_fields: dict[str, Any] = field(default_factory=dict)
+    method_fields: dict[str, dict[str, Any]] = field(default_factory=dict)
+    protocol_fields: dict[str, Any] = field(default_factory=dict)
+    evaluate: bool = True
+    whole: bool | None = None
+    whole_epochs: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.whole is False and self.whole_epochs is not None:
+            raise UserError("--whole-epochs has no effect with --no-whole: give one of the two")
+        if self.methods:
+            self.check_fields(self.methods)
+        for method in self.methods:
+            for ipc in self.ipcs or (DEFAULT_IPC,):
+                make_recipe(method, ipc=ipc, name="", size=0, **self.fields_for(method))
+        make_protocol(name="", size=0, **self.protocol_fields)
+        make_protocol(name="", size=0, **self.whole_protocol_fields)
+        for fields in (self.recipe_fields, self.protocol_fields, *self.method_fields.values()):
+            networks.display_name(fields.get("network", "convnet"))
+
+    @property
+    def whole_protocol_fields(self) -> dict[str, Any]:
+        """Protocol fields for the whole dataset: those of the sets, but with its own number of epochs."""
+        fields = {name: value for name, value in self.protocol_fields.items() if name != "epochs"}
+        return fields if self.whole_epochs is None else fields | {"epochs": self.whole_epochs}
+
+    def fields_for(self, method: str) -> dict[str, Any]:
+        """Return the recipe fields that apply to a method."""
+        names = field_names(METHODS.lookup(method).recipe)
+        shared = {name: value for name, value in self.recipe_fields.items() if name in names}
+        return shared | self.method_fields.get(method, {})
+
+    def check_fields(self, methods: Collection[str]) -> None:
+        """Check that at least one of the methods has each field, and that `method_fields` names only these methods."""
+        recipes = [METHODS.lookup(method).recipe for method in methods]
+        names = {name for recipe in recipes for name in field_names(recipe)} | self.protocol_fields.keys()
+        for name in self.recipe_fields:
+            check_choice(f"an option of {', '.join(dict.fromkeys(methods))}", name, sorted(names))
+        for method in self.method_fields:
+            check_choice("the method of a setting", method, dict.fromkeys(methods))
+
+
+def parse_settings(settings: Sequence[str]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Parse settings such as "kernel=rbf" or "dsa.outer_steps=5".
+
+    Returns:
+        `recipe_fields` and `method_fields` of a `RunRequest`.
+    """
+    recipe_fields: dict[str, Any] = {}
+    method_fields: dict[str, dict[str, Any]] = {}
+    for setting in settings:
+        target, equals, value = setting.partition("=")
+        check(bool(equals), "a setting must be FIELD=VALUE or METHOD.FIELD=VALUE", setting)
+        method, dot, name = target.strip().rpartition(".")
+        recipes = [METHODS.lookup(method).recipe] if dot else [entry.recipe for entry in METHODS.values()]
+        types = {item.name: str(item.type) for recipe in recipes for item in dataclasses.fields(recipe)}
+        del types["ipc"]  # `--ipc` sets it
+        check_choice(f"an option of {method or 'a method'}", name, sorted(types))
+        fields = method_fields.setdefault(method, {}) if dot else recipe_fields
+        check(name not in fields, "a setting must be given once", target.strip())
+        fields[name] = _parse_value(name, types[name], value.strip())
+    return recipe_fields, method_fields
+
+
+def _parse_value(name: str, type_name: str, text: str) -> Any:
+    """Convert the text of a setting to the type of its field."""
+    if type_name == "str":
+        return text
+    parsers: dict[str, tuple[str, Callable[[str], Any]]] = {
+        "int": ("a whole number", int),
+        "float": ("a number", float),
+        "bool": ("true or false", {"true": True, "false": False}.__getitem__),
+    }
+    expected, parse = parsers[type_name.removesuffix(" | None")]
+    try:
+        return parse(text)
+    except (KeyError, ValueError):
+        raise UserError(f"{name} must be {expected}, but got {text!r}") from None

@@ -1,0 +1,1 @@
+"""Runs: context, checkpoints, events and the run directory."""

@@ -1,0 +1,143 @@
+"""Create, check and clear the directories of runs."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from condenset.errors import UserError, check_path_encoding
+from condenset.io.directories import (
+    create_unique_directory,
+    ensure_writable,
+    find_temporary_files,
+    lock_directory,
+    remove_temporary_files,
+    wrap_os_errors,
+)
+from condenset.io.metadata import holds_config
+
+FILES = (  # of a run directory, in addition to sets/ and networks/
+    "results.json",
+    "condensed.safetensors",
+    "condensed.png",  # written by `condenset show`
+    "grid.png",
+    "chart.svg",
+    "chart.png",
+    "figure.svg",
+    "figure.png",
+    "table.md",
+    "events.jsonl",
+    "checkpoint",
+    "experiment.toml",
+    "recipe.toml",  # these two are removed last: they mark a run directory
+)
+WORK_FILES = {"condensed.safetensors", "condensed.png", "events.jsonl", "checkpoint", "networks"}  # of Python calls
+RANKING = "ranking.json"  # a ranking may share the directory of a run, which does not remove its files
+RANKING_CHECKPOINT = "ranking.checkpoint"
+
+
+@contextlib.contextmanager
+def claim_run_directory(out: Path | None, default: Path, *, overwrite: bool) -> Iterator[Path]:
+    """Create the directory of a new run, and lock it for the duration of the block.
+
+    Args:
+        out: The directory. None: a new one, named after `default`.
+        default: Name of the directory if `out` is None; a number is appended if it exists.
+        overwrite: Replace an earlier run in `out`.
+    """
+    if out:
+        ensure_writable(out)
+    directory = out or create_unique_directory(default)
+    with lock_directory(directory):
+        create_run_directory(directory, overwrite=overwrite)
+        yield directory
+
+
+def create_run_directory(out: Path, *, overwrite: bool) -> Path:
+    """Create the directory of a run, or clear it if it contains an earlier run to overwrite."""
+    check_output_directory(out, overwrite=overwrite)
+    with wrap_os_errors(out):
+        if out.is_dir():
+            _clear(out)
+        ensure_writable(out)
+    return out
+
+
+def check_output_directory(out: Path | None, *, overwrite: bool) -> None:
+    """Check that a run may use the directory `out`: it is empty, or contains an earlier run to overwrite.
+
+    If `out` is None, the run gets a new directory, which has nothing to overwrite.
+    """
+    if out is None:
+        if overwrite:
+            raise UserError("--overwrite needs --out: without it every run gets a new directory")
+        return
+    check_path_encoding(out)
+    with wrap_os_errors(out):
+        if not out.is_dir() or not set(out.iterdir()) - set(find_temporary_files(out, _written_names(out))):
+            return
+    if not is_run_directory(out):
+        raise UserError(f"{out} must be empty or a run directory, but contains other files: choose another --out")
+    if not overwrite:
+        options = f"resume it with 'condenset resume {out}', choose another --out, or give --overwrite"
+        raise UserError(f"{out} already contains a run: {options}")
+
+
+@contextlib.contextmanager
+def open_work_directory(directory: Path) -> Iterator[Path]:
+    """Lock the directory of a resumable call from Python, such as `condense(directory=...)`, and create it if needed.
+
+    It must be empty, a run directory, or contain only files of earlier calls.
+    """
+    check_path_encoding(directory)
+    with wrap_os_errors(directory):
+        names = {path.name for path in directory.iterdir()} if directory.is_dir() else set()
+    others = {name for name in names - WORK_FILES if not name.startswith(".")}
+    if others and not is_run_directory(directory):
+        raise UserError(f"{directory} must be empty or come from an earlier call, but contains {min(others)!r}")
+    ensure_writable(directory)
+    with lock_directory(directory):
+        remove_temporary_run_files(directory)
+        yield directory
+
+
+def is_run_directory(directory: Path) -> bool:
+    """Return whether a directory contains a recipe or an experiment that condenset wrote."""
+    return holds_config(directory)
+
+
+def _clear(directory: Path) -> None:
+    """Remove the files of a run, and nothing else."""
+    remove_temporary_run_files(directory)
+    for name, pattern in (("sets", r"\w+-\d+"), ("networks", r"[0-9a-f]{12}")):  # METHOD-IPC, a hash
+        for path in (directory / name).glob("*.safetensors"):
+            if re.fullmatch(pattern, path.stem):
+                path.unlink()
+        with contextlib.suppress(OSError):  # it does not exist, or contains other files
+            (directory / name).rmdir()
+    if (directory / "experiment.toml").is_file():
+        shutil.rmtree(directory / "parts", ignore_errors=True)
+    for name in FILES:
+        (directory / name).unlink(missing_ok=True)
+
+
+def remove_if_empty(directory: Path) -> None:
+    """Remove the directory of an experiment that failed before it wrote any result."""
+    if not any(path.is_file() for path in (directory / "parts").rglob("*")):
+        _clear(directory)
+        with contextlib.suppress(OSError):  # it contains other files
+            directory.rmdir()
+
+
+def remove_temporary_run_files(directory: Path) -> None:
+    """Remove the temporary files that a killed run left behind."""
+    remove_temporary_files(directory, _written_names(directory))
+
+
+def _written_names(directory: Path) -> list[str]:
+    """Return the names of all files that runs write, as glob patterns."""
+    names = [*FILES, RANKING, RANKING_CHECKPOINT, "sets/*.safetensors", "networks/*.safetensors"]
+    return names + (["parts/**/*"] if (directory / "experiment.toml").is_file() else [])

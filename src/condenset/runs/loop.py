@@ -1,0 +1,145 @@
+"""Run the iterations of a method with progress, events, checkpoints and stop requests."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from condenset.runs.context import RunContext
+
+if TYPE_CHECKING:
+    from condenset.data.condensed_set import CondensedSet
+
+SYNC_SECONDS = 0.5  # between two times that the host waits for the device
+
+
+class Interrupted(KeyboardInterrupt):
+    """The user asked to stop, and all work done so far is saved."""
+
+
+def run_loop(
+    run: RunContext,
+    state: Mapping[str, Tensor],
+    iterations: int,
+    prepare: Callable[[], Callable[[int], None]],
+    description: str,
+    make_set: Callable[[float], CondensedSet] | None = None,
+) -> float:
+    """Advance `state` in place from its checkpoint, if there is one, to the last iteration.
+
+    Args:
+        run: The run, which provides checkpoints, events and progress.
+        state: All tensors that a step changes. `state["losses"]` is a ring buffer.
+        iterations: The number of iterations in total.
+        prepare: Return the step function. It is called after the state has been loaded. `step(i)` runs iteration i
+            and writes its loss to `state["losses"][i % len(losses)]`.
+        description: The label of the progress bar.
+        make_set: Build the current set, given the seconds spent, for snapshots. Their time is not counted.
+
+    Returns:
+        The seconds spent, including those before a resume.
+    """
+    assert make_set or not run.snapshots, "this method does not save snapshots"
+    began = time.monotonic()
+    first = run.load_checkpoint(state, iterations)
+    step = prepare()
+    if first:
+        began = time.monotonic()  # the time to prepare the step was counted before the checkpoint
+    monitor = _LoopMonitor(run, state, first, began, make_set)
+    with _listen(run, description, iterations, first):
+        for i in range(first, iterations):
+            step(i)
+            if monitor.is_due(i + 1):
+                monitor.sync(i + 1)
+        monitor.sync(iterations)
+        run.check_finite(state, iterations)
+    return monitor.seconds
+
+
+class _LoopMonitor:
+    """Wait for the device now and then: check the losses, report progress, save checkpoints and snapshots."""
+
+    def __init__(
+        self,
+        run: RunContext,
+        state: Mapping[str, Tensor],
+        first: int,
+        began: float,
+        make_set: Callable[[float], CondensedSet] | None,
+    ) -> None:
+        self.run, self.state, self.make_set = run, state, make_set
+        self._began, self._last_step, self._last_sync = began, first, time.monotonic()
+        self._max_steps = 1  # before the next sync
+
+    @property
+    def seconds(self) -> float:
+        return self.run.previous_seconds + time.monotonic() - self._began
+
+    def is_due(self, done: int) -> bool:
+        """Return whether to wait for the device after `done` iterations."""
+        late = time.monotonic() - self._last_sync >= SYNC_SECONDS or done - self._last_step >= self._max_steps
+        return late or bool(self.run.stop_requested) or done in self.run.snapshots
+
+    def sync(self, done: int) -> None:
+        """Wait until `done` iterations are computed, and report and save them."""
+        losses = self._read_losses(done)
+        seconds = self.seconds
+        if losses:
+            self.run.log_event("step", step=done, loss=losses[-1], seconds=round(seconds, 3))
+            self.run.progress.update(done, f"loss {losses[-1]:.4g}")
+        if losses and self.make_set and done in self.run.snapshots:  # before the checkpoint that a resume starts from
+            self.run.save_snapshot(done, self.make_set(seconds))
+            self._began = time.monotonic() + self.run.previous_seconds - seconds
+        self._last_step = done
+        stopping = bool(self.run.stop_requested)
+        self.run.save_checkpoint(done, seconds, self.state, force=stopping)
+        if stopping:
+            raise Interrupted
+        self._last_sync = time.monotonic()
+
+    def _read_losses(self, done: int) -> list[float]:
+        """Return the losses since the last sync, which must be finite."""
+        losses = self.state["losses"]
+        index = torch.arange(self._last_step, done, device=losses.device) % len(losses)
+        values: list[float] = losses.index_select(0, index).tolist()
+        if values:  # queue no more steps than the device computes until the next sync, or a stop would wait for them
+            step_seconds = (time.monotonic() - self._last_sync) / len(values)
+            self._max_steps = max(1, min(len(losses), int(SYNC_SECONDS / max(step_seconds, 1e-9))))
+        for number, value in enumerate(values, start=self._last_step + 1):
+            if not math.isfinite(value):
+                raise self.run.divergence_error(f"the loss is {value} at iteration {number}")
+        return values
+
+
+@contextlib.contextmanager
+def track_progress(run: RunContext, description: str, total: int, done: int = 0) -> Iterator[Callable[..., None]]:
+    """Yield `report(done, note)`, which shows progress and raises `Interrupted` after a stop request.
+
+    Use it for work without checkpoints.
+    """
+
+    def report(done: int, note: str = "") -> None:
+        run.progress.update(done, note)
+        if run.stop_requested:
+            raise Interrupted
+
+    with _listen(run, description, total, done):
+        yield report
+
+
+@contextlib.contextmanager
+def _listen(run: RunContext, description: str, total: int, done: int) -> Iterator[None]:
+    """Show progress while a loop checks for stop requests."""
+    run.progress.start(description, total, done)
+    run.listening = True
+    try:
+        yield
+    finally:
+        run.listening = False
+        run.progress.stop()

@@ -1,0 +1,239 @@
+"""Architecture search: train many networks briefly on a small set, and rank them by validation accuracy."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from condenset import networks
+from condenset.data.condensed_set import CondensedSet, check_train_set
+from condenset.data.image_data import ImageData, Splits
+from condenset.data.split import train_val_split
+from condenset.engine import ComputeDevice
+from condenset.errors import UserError, check, check_path_encoding, check_type
+from condenset.io.directories import (
+    ensure_writable,
+    is_empty,
+    lock_directory,
+    remove_temporary_files,
+    wrap_os_errors,
+)
+from condenset.io.files import write_file
+from condenset.io.metadata import read_json
+from condenset.io.progress import NullProgress, ProgressBar
+from condenset.networks import Architectures
+from condenset.runs.context import RunContext
+from condenset.runs.directory import RANKING, RANKING_CHECKPOINT, is_run_directory
+from condenset.runs.loop import track_progress
+from condenset.search.ranker import VALIDATION, Ranker
+from condenset.training.evaluation import align_classes
+from condenset.training.protocol import Protocol, training_protocol
+
+DEFAULTS = {"num_networks": 1, "epochs": 200, "batch_size": 250}  # of the protocol
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankedArchitecture:
+    """One row of a ranking.
+
+    Attributes:
+        name: Name of the architecture.
+        accuracy: Mean validation accuracy of its networks, a fraction. NaN if it could not be trained.
+        seconds: Time of training and testing.
+        reason: Why it could not be trained, or empty.
+        other_accuracies: Mean accuracies on other images by name, which do not affect the ranking.
+    """
+
+    name: str
+    accuracy: float = math.nan
+    seconds: float = 0.0
+    reason: str = ""
+    other_accuracies: Mapping[str, float] = field(default_factory=dict)
+
+    def record(self) -> dict[str, Any]:
+        """Return the row as JSON values; a missing accuracy is None."""
+        return dataclasses.asdict(self) | ({"accuracy": None} if self.reason else {})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranking:
+    """Architectures from the best to the worst, followed by those that could not be trained.
+
+    Attributes:
+        rows: The architectures.
+        protocol: The settings that they were trained with.
+    """
+
+    rows: tuple[RankedArchitecture, ...]
+    protocol: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def best(self) -> RankedArchitecture:
+        """The architecture with the highest validation accuracy; of equal ones the first that was given."""
+        if self.rows[0].reason:
+            raise UserError(f"none of the architectures could be trained: {self.rows[0].reason}")
+        return self.rows[0]
+
+    def to_json(self) -> str:
+        """Return the ranking as JSON."""
+        return json.dumps({"protocol": dict(self.protocol), "rows": [row.record() for row in self.rows]}, indent=1)
+
+    def __str__(self) -> str:
+        lines = [" rank  accuracy %  seconds  architecture"]
+        for number, row in enumerate(self.rows, start=1):
+            accuracy = "-" if row.reason else f"{100 * row.accuracy:.1f}"
+            reason = f": {row.reason}" if row.reason else ""
+            lines.append(f"{number:5}  {accuracy:>10}  {row.seconds:7.1f}  {row.name}{reason}")
+        return "\n".join(lines)
+
+
+def rank(
+    architectures: Architectures,
+    train_set: CondensedSet | ImageData,
+    data: ImageData | Splits,
+    *,
+    directory: str | os.PathLike[str] | None = None,
+    seed: int = 0,
+    device: str | torch.device | None = None,
+    precision: str | None = None,
+    verbose: bool = True,
+    **fields: Any,
+) -> Ranking:
+    """Train every architecture on a small set, and rank them by their accuracy on validation images.
+
+    Args:
+        architectures: Specs and builders `(channels, size, num_classes) -> nn.Module`, or a mapping from names to them.
+        train_set: The set to train on.
+        data: Validation images, or the splits of a dataset. Of splits, a tenth of the training images is used for
+            validation, and never the test images.
+        directory: Directory for results and checkpoints. A repeated call trains only the networks that it lacks.
+        seed: Random seed.
+        device: "cpu", "cuda" or "mps". None: the best available.
+        precision: "float32" or "bfloat16". None: the best for the device.
+        verbose: Show progress.
+        fields: Fields of the protocol: `num_networks` (1), `epochs` (200), `batch_size` (250), `lr`, `augment`, ….
+
+    Returns:
+        The ranking. Architectures that could not be trained come last, with the reason.
+
+    Raises:
+        UserError: An argument is invalid, the directory has other content, or `data` is the training set itself.
+
+    Example:
+        >>> import condenset as cs
+        >>> data = cs.load("digits", verbose=False)
+        >>> train, val = cs.train_val_split(data.train)
+        >>> condensed = cs.condense(train, "random", ipc=5, device="cpu", verbose=False)
+        >>> architectures = ["mlp(width=64)", "convnet(width=16, depth=1)"]
+        >>> ranking = cs.rank(architectures, condensed, val, epochs=60, device="cpu", verbose=False)
+        >>> sorted(row.name for row in ranking.rows)
+        ['convnet(width=16, depth=1)', 'mlp(width=64)']
+        >>> ranking.best.accuracy > 0.3
+        True
+    """
+    check_train_set(train_set)
+    check_type(data, (ImageData, Splits), "data must be ImageData for validation, or Splits such as cs.load('digits')")
+    check("network" not in fields, "network must not be given, because architectures are", fields.get("network"))
+    if isinstance(data, Splits):
+        _check_disjoint(train_set, data.train)
+        data = train_val_split(data.train, seed=seed)[1]
+    protocol = training_protocol(name="", size=0, defaults=DEFAULTS, **fields)
+    compute = ComputeDevice.select(device, precision)
+    run = RunContext(seed=seed, compute=compute, job="rank", progress=ProgressBar() if verbose else NullProgress())
+    if directory is None:
+        return rank_architectures(architectures, train_set, data, protocol, run)
+    run.directory = Path(directory)
+    _check_directory(run.directory, run)
+    ensure_writable(run.directory)
+    with lock_directory(run.directory):
+        with wrap_os_errors(run.directory):
+            remove_temporary_files(run.directory, [RANKING, RANKING_CHECKPOINT])
+        ranking = rank_architectures(architectures, train_set, data, protocol, run)
+        with wrap_os_errors(run.directory):
+            write_file(run.directory / RANKING, ranking.to_json().encode() + b"\n")
+    return ranking
+
+
+def rank_architectures(
+    architectures: Architectures,
+    train_set: CondensedSet | ImageData,
+    val_set: ImageData,
+    protocol: Protocol,
+    run: RunContext,
+    *,
+    other_sets: Mapping[str, ImageData] | None = None,
+    description: str = "ranking architectures",
+) -> Ranking:
+    """Rank architectures within a run, which can be resumed.
+
+    Args:
+        architectures: Specs and builders, or a mapping from names to them.
+        train_set: The set to train on.
+        val_set: Images that decide the ranking.
+        protocol: How the networks are trained.
+        run: The run.
+        other_sets: Further images by name, such as test images, which do not affect the ranking.
+        description: Label of the progress display.
+    """
+    specs = networks.name_architectures(architectures, val_set.size)
+    eval_sets = {
+        name: align_classes(train_set, images) for name, images in {VALIDATION: val_set, **(other_sets or {})}.items()
+    }
+    ranker = Ranker(specs, train_set, eval_sets, protocol, run)
+    with track_progress(run, description, len(specs) * protocol.num_networks, ranker.num_done):
+        ranker.train_all()
+    rows = sorted((_row(ranker, name) for name in specs), key=lambda row: math.inf if row.reason else -row.accuracy)
+    settings = {key: value for key, value in dataclasses.asdict(protocol).items() if key != "network"}
+    return Ranking(rows=tuple(rows), protocol=settings | {"seed": run.seed, "precision": run.compute.precision})
+
+
+def _row(ranker: Ranker, name: str) -> RankedArchitecture:
+    seconds = round(ranker.seconds[name], 3)
+    if name in ranker.reasons:
+        return RankedArchitecture(name=name, reason=ranker.reasons[name], seconds=seconds)
+    accuracies = ranker.mean_accuracies(name)
+    accuracy = accuracies.pop(VALIDATION)
+    return RankedArchitecture(name=name, accuracy=accuracy, other_accuracies=accuracies, seconds=seconds)
+
+
+def _check_directory(directory: Path, run: RunContext) -> None:
+    """Raise a UserError if a directory has content that is neither a ranking, even an unfinished one, nor a run."""
+    check_path_encoding(directory)
+    path = directory / RANKING
+    if path.exists():
+        is_ranking = _is_ranking(path)
+    else:
+        is_usable = is_empty(directory) or is_run_directory(directory) or (directory / RANKING_CHECKPOINT).is_file()
+        is_ranking = is_usable or bool(run.read_events("network") or run.read_events("failed"))
+    if not is_ranking:
+        raise UserError(f"{directory} is not empty and not a ranking: choose another directory")
+
+
+def _is_ranking(path: Path) -> bool:
+    """Return whether a file is the result of `Ranking.to_json`."""
+    try:
+        content = read_json(path, "a ranking")
+    except UserError:
+        return False
+    return isinstance(content, dict) and {"protocol", "rows"} <= content.keys()
+
+
+def _check_disjoint(train_set: CondensedSet | ImageData, train_split: ImageData) -> None:
+    """Refuse the split that validation images come from as training set; warn if the set was condensed from it."""
+    if isinstance(train_set, ImageData) and train_set.fingerprint == train_split.fingerprint:
+        raise UserError("validation images must not be training images: cs.train_val_split returns separate parts")
+    if isinstance(train_set, CondensedSet) and train_set.provenance.get("fingerprint") == train_split.fingerprint:
+        warnings.warn(
+            "the set was condensed from images some of which are used for validation, which may favour networks that "
+            "memorise them: condense the first part of cs.train_val_split(data.train), and give the second as data",
+            stacklevel=3,
+        )

@@ -1,0 +1,63 @@
+"""Datasets on the device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from condenset.data.condensed_set import CondensedSet
+from condenset.data.image_data import ImageData
+
+
+@dataclass(frozen=True)
+class DeviceDataset:
+    """Images and labels on the device.
+
+    Attributes:
+        images_NCHW: Normalised float images, or uint8 pixels that are normalised when they are read.
+        labels: (N,) class numbers, or (N, K) class probabilities.
+        scale_C11: The factor that normalises uint8 pixels.
+        shift_C11: The summand that normalises uint8 pixels.
+        allow_hflip: Whether the augmentation may flip images horizontally.
+        num_classes: The number of classes.
+    """
+
+    images_NCHW: Tensor
+    labels: Tensor
+    scale_C11: Tensor
+    shift_C11: Tensor
+    allow_hflip: bool
+    num_classes: int
+
+    @classmethod
+    def from_data(cls, source: CondensedSet | ImageData, device: torch.device) -> DeviceDataset:
+        """Copy a dataset to the device."""
+        images = source.normalized() if isinstance(source, CondensedSet) else source.images
+        mean, std = (torch.tensor(values, device=device)[:, None, None] for values in (source.mean, source.std))
+        return cls(
+            images_NCHW=images.to(device),
+            labels=source.labels.to(device),
+            scale_C11=1 / (255 * std),
+            shift_C11=-mean / std,
+            allow_hflip=source.allow_hflip,
+            num_classes=source.num_classes,
+        )
+
+    @property
+    def channels(self) -> int:
+        return self.images_NCHW.shape[1]
+
+    @property
+    def size(self) -> int:
+        """The height and width of the images."""
+        return self.images_NCHW.shape[-1]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def images(self, index: Tensor | slice) -> Tensor:
+        """Return normalised images."""
+        images = self.images_NCHW[index]
+        return images.float() * self.scale_C11 + self.shift_C11 if images.dtype == torch.uint8 else images

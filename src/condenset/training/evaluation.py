@@ -1,0 +1,274 @@
+"""Score a set: train new networks on it, and test each once, after its last epoch."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import time
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+import torch
+
+from condenset import networks
+from condenset.data.condensed_set import CondensedSet
+from condenset.data.image_data import ImageData, select_classes
+from condenset.engine import ComputeDevice
+from condenset.engine.memory import remaining_groups
+from condenset.errors import UserError
+from condenset.io.files import json_hash
+from condenset.runs.context import RunContext
+from condenset.runs.events import is_fraction
+from condenset.runs.loop import track_progress
+from condenset.training.checkpoint import TrainingCheckpoint
+from condenset.training.dataset import DeviceDataset
+from condenset.training.learned_steps import read_learned_steps
+from condenset.training.parallel import num_parallel, train_in_parallel
+from condenset.training.protocol import Protocol, check_ignored_options, make_protocol
+from condenset.training.scores import Scores
+from condenset.training.trainer import Trainer
+
+MAX_PARAMETERS = 100_000_000  # of a network that only the file of a set names: nine times those of ResNet-18
+
+
+def protocol_for(train_set: CondensedSet | ImageData, test_set: ImageData, **fields: Any) -> Protocol:
+    """Return the protocol to score a set with.
+
+    The default network is the one that the set was learned with. A set with learned step sizes uses it only together
+    with them, since such networks learn little with other step sizes.
+
+    Args:
+        train_set: The set to score.
+        test_set: The test images, whose name and image size select a preset.
+        fields: Fields of the protocol, which override the defaults.
+    """
+    check_ignored_options(fields)
+    if isinstance(train_set, CondensedSet) and "network" not in fields:
+        network = network_of_set(train_set) if train_set.step_sizes is None or fields.get("learned_steps") else None
+        fields = {**fields, "network": network} if network else fields
+    return make_protocol(name=test_set.name, size=test_set.size, whole=isinstance(train_set, ImageData), **fields)
+
+
+def network_of_set(train_set: CondensedSet) -> str | None:
+    """Return the network that a set was learned with, by its provenance.
+
+    Raises:
+        UserError: If the network is very large. The file may be untrusted, so the user has to name such a network.
+    """
+    spec: str | None = train_set.provenance.get("recipe", {}).get("network")
+    if not spec:
+        return None
+    channels, size = train_set.images.shape[1:3]
+    with torch.device("meta"):  # to count the parameters without allocating them
+        network = networks.build(spec, channels=channels, size=size, num_classes=train_set.num_classes)
+    num_parameters = sum(parameter.numel() for parameter in network.parameters())
+    if num_parameters > MAX_PARAMETERS:
+        raise UserError(
+            f"the network of the set, {spec}, must have at most {MAX_PARAMETERS:,} parameters, but got "
+            f"{num_parameters:,}: to use it, name it with --network (network= in Python)"
+        )
+    return spec
+
+
+def score_set(
+    train_set: CondensedSet | ImageData,
+    test_set: ImageData,
+    protocol: Protocol,
+    run: RunContext,
+    description: str = "training networks",
+) -> Scores:
+    """Train networks on a set and return their test accuracies.
+
+    With `run.directory`, networks that were tested before an interruption are not trained again, and those in
+    training are resumed.
+    """
+    began = time.monotonic()
+    evaluation = _Evaluation(train_set, align_classes(train_set, test_set), protocol, run)
+    trainers, groups = evaluation.plan()
+    num_networks = evaluation.protocol.num_networks
+    with track_progress(run, description, num_networks * evaluation.num_steps, evaluation.num_steps_done):
+        for group in groups:
+            evaluation.train_and_test(trainers[: len(group)], group)
+    if groups:  # otherwise the checkpoint may belong to another job
+        run.delete_checkpoint()
+    if evaluation.diverged:
+        warnings.warn(
+            f"{len(evaluation.diverged)} of {num_networks} networks diverged, so that their accuracies do not describe "
+            "the set. Try a smaller lr.",
+            stacklevel=2,
+        )
+    return Scores(
+        accuracies=tuple(evaluation.accuracies[net] for net in range(num_networks)),
+        network=networks.display_name(protocol.network),
+        protocol=dataclasses.asdict(evaluation.protocol)
+        | {"seed": run.seed, "precision": evaluation.compute.precision},
+        seconds=evaluation.previous_seconds + time.monotonic() - began,
+    )
+
+
+class _Evaluation:
+    """The data of an evaluation and the results of its networks so far."""
+
+    def __init__(
+        self, train_set: CondensedSet | ImageData, test_set: ImageData, protocol: Protocol, run: RunContext
+    ) -> None:
+        self.run, self.compute, self.protocol = run, run.compute, protocol
+        self.learned_steps = read_learned_steps(train_set, protocol) if protocol.learned_steps else None
+        if self.learned_steps:  # learned in float32, with plain gradient descent
+            self.compute = dataclasses.replace(run.compute, dtype=torch.float32)
+            num_networks = protocol.num_networks if self.learned_steps.seed is None else 1
+            self.protocol = dataclasses.replace(
+                protocol, num_networks=num_networks, momentum=0.0, weight_decay=0.0, augment="none"
+            )
+        fields = {key: value for key, value in dataclasses.asdict(protocol).items() if key != "num_networks"}
+        self.settings = evaluation_hash(train_set, {"": test_set}, fields, run.seed, self.compute)
+        self.train_set = DeviceDataset.from_data(train_set, run.compute.device)
+        self.test_set = normalize_like(train_set, test_set, run.compute.device)
+        events = {
+            event["net"]: event
+            for event in run.network_events(settings=self.settings)
+            if is_fraction(event.get("accuracy")) and event["net"] < self.protocol.num_networks
+        }
+        self.accuracies: dict[int, float] = {net: event["accuracy"] for net, event in events.items()}
+        self.diverged = {net for net, event in events.items() if event.get("diverged")}
+        self.previous_seconds = sum(event["seconds"] for event in events.values())
+
+    @property
+    def num_steps(self) -> int:
+        """The number of steps per network."""
+        if self.learned_steps:
+            return len(self.learned_steps.batches)
+        return self.protocol.training_steps(len(self.train_set))[0]
+
+    @property
+    def num_steps_done(self) -> int:
+        """The number of steps of the networks that have been tested."""
+        return len(self.accuracies) * self.num_steps
+
+    def plan(self) -> tuple[list[Trainer], list[list[int]]]:
+        """Return trainers, and the remaining networks in groups that train in parallel."""
+        remaining = [net for net in range(self.protocol.num_networks) if net not in self.accuracies]
+        if not remaining:
+            return [], []
+        group_size = num_parallel(self.protocol, self.train_set, self.compute)
+        groups = remaining_groups(self.protocol.num_networks, group_size, remaining)
+        compiling = self.learned_steps is None  # learned steps are too few
+        trainers = [
+            Trainer(self.protocol.network, self.train_set, self.protocol, self.compute, compiling=compiling)
+            for _ in range(max(map(len, groups)))
+        ]
+        return trainers, groups
+
+    def train_and_test(self, trainers: Sequence[Trainer], nets: Sequence[int]) -> None:
+        """Train these networks in parallel, test them, and log their accuracies."""
+        run, done = self.run, self.num_steps_done
+        job = f"{run.job}: evaluation {self.settings}, networks {list(nets)}"
+        directory = None if self.learned_steps else run.directory  # learned steps are too few for a checkpoint
+        checkpoint = TrainingCheckpoint(run, trainers, job=job, recipe={}, directory=directory)
+        self.previous_seconds += checkpoint.previous_seconds
+        note = f"{100 * fmean(self.accuracies.values()):.1f}% so far" if self.accuracies else ""
+        for step in self._iter_train(trainers, nets, checkpoint):
+            run.progress.update(done + step * len(nets), note)
+            if step < self.num_steps:  # trained networks are tested even after a stop request
+                checkpoint.save_if_due(step)
+        after_batch = functools.partial(run.progress.update, done + self.num_steps * len(nets), "testing")
+        accuracies = [trainer.accuracy(self.test_set, after_batch) for trainer in trainers]
+        self.diverged |= {net for net, trainer in zip(nets, trainers, strict=True) if not trainer.is_finite()}
+        seconds = round(checkpoint.seconds / len(nets), 3)
+        for net, accuracy in zip(nets, accuracies, strict=True):
+            fields = {"diverged": True} if net in self.diverged else {}
+            run.log_event("network", net=net, accuracy=accuracy, seconds=seconds, settings=self.settings, **fields)
+            self.accuracies[net] = accuracy
+
+    def _iter_train(
+        self, trainers: Sequence[Trainer], nets: Sequence[int], checkpoint: TrainingCheckpoint
+    ) -> Iterator[int]:
+        """Train in parallel, and yield the number of steps that all networks have done."""
+        steps = self.learned_steps
+        if steps:
+            keys: list[tuple[Any, ...]] = [(self.run.seed, "evaluate", net) for net in nets]
+            keys = keys if steps.seed is None else [(steps.seed,)]
+            trainings = [
+                trainer.train_with_step_sizes(*key, batches=steps.batches, step_sizes=steps.step_sizes)
+                for trainer, key in zip(trainers, keys, strict=True)
+            ]
+        else:
+            trainings = [
+                trainer.iter_train(self.run.seed, "evaluate", net, load_state=load_state)
+                for trainer, net, load_state in zip(trainers, nets, checkpoint.state_loaders, strict=True)
+            ]
+        return train_in_parallel(trainings, self.compute.device)
+
+
+def evaluation_hash(
+    train_set: CondensedSet | ImageData,
+    eval_sets: Mapping[str, ImageData],
+    fields: Mapping[str, Any],
+    seed: int,
+    compute: ComputeDevice,
+) -> str:
+    """Return a hash of everything, except its number, that determines the accuracies of a network.
+
+    Args:
+        train_set: The set that the networks train on.
+        eval_sets: The sets that they are tested on, by name.
+        fields: Fields of the protocol.
+        seed: The seed of the run.
+        compute: The precision of the computation.
+    """
+    metadata = {
+        **fields,
+        "seed": seed,
+        "precision": compute.precision,
+        "set": [train_set.fingerprint, train_set.mean, train_set.std, train_set.allow_hflip],
+        "eval_sets": {name: images.fingerprint for name, images in eval_sets.items()},
+    }
+    return json_hash(metadata)
+
+
+def normalize_like(train_set: CondensedSet | ImageData, test_set: ImageData, device: torch.device) -> DeviceDataset:
+    """Return test images on the device, with the normalisation of the training set."""
+    return DeviceDataset.from_data(dataclasses.replace(test_set, mean=train_set.mean, std=train_set.std), device)
+
+
+def align_classes(train_set: CondensedSet | ImageData, test_set: ImageData) -> ImageData:
+    """Return the test images with the labels of the training set.
+
+    Classes are matched by name. Test images of classes that a replay memory does not have yet are left out. Sets
+    whose classes have no names are matched by number, with a warning if they come from different datasets.
+
+    Raises:
+        UserError: If the image shapes or the classes do not match.
+    """
+    train_shape, test_shape = tuple(train_set.images.shape[1:]), tuple(test_set.images.shape[1:])
+    if train_shape != test_shape:
+        hint = f"; load a folder of images at this size with --size {train_shape[-1]}"
+        hint = hint if train_shape[0] == test_shape[0] else ""
+        raise UserError(f"the set must have the image shape of the test set, {test_shape}, but got {train_shape}{hint}")
+    if train_set.class_names == test_set.class_names:
+        return test_set
+    provenance = train_set.provenance if isinstance(train_set, CondensedSet) else {}
+    train_names, test_names = set(train_set.class_names), set(test_set.class_names)
+    if train_names == test_names or ("memory" in provenance and train_names < test_names):
+        return select_classes(test_set, train_set.class_names)
+    if train_set.num_classes != test_set.num_classes:
+        raise UserError(
+            f"the set must have the {test_set.num_classes} classes of the test set, but got {train_set.num_classes}"
+        )
+    numbers = tuple(map(str, range(test_set.num_classes)))  # the class names of data without names
+    if numbers not in (train_set.class_names, test_set.class_names):
+        pairs = zip(train_set.class_names, test_set.class_names, strict=True)
+        train_name, test_name = next(pair for pair in pairs if pair[0] != pair[1])
+        raise UserError(f"the set must have the classes of the test set, such as {test_name!r}, but got {train_name!r}")
+    dataset = (
+        train_set.provenance.get("dataset", test_set.name) if isinstance(train_set, CondensedSet) else test_set.name
+    )
+    if dataset != test_set.name:
+        warnings.warn(
+            f"the set was made from {dataset!r}, not from {test_set.name!r}, and their class names differ: the classes "
+            "are matched by their numbers",
+            stacklevel=2,
+        )
+    return test_set

@@ -1,0 +1,59 @@
+"""Train with the step sizes that a set contains, as dataset distillation (dd) learns them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from condenset.data.condensed_set import CondensedSet
+from condenset.data.image_data import ImageData
+from condenset.errors import UserError, check, check_int
+from condenset.training.protocol import Protocol
+
+
+@dataclass(frozen=True)
+class LearnedSteps:
+    """The steps of a training.
+
+    Attributes:
+        batches: For each step, the positions of the images that it trains on.
+        step_sizes: For each step, the learning rate.
+        seed: The seed of the only network that the steps were learned for, or None if they fit any initialisation.
+    """
+
+    batches: list[Tensor]
+    step_sizes: list[float]
+    seed: int | None
+
+
+def read_learned_steps(train_set: CondensedSet | ImageData, protocol: Protocol) -> LearnedSteps:
+    """Return the steps that a set contains."""
+    if isinstance(train_set, ImageData) or train_set.step_sizes is None:
+        raise UserError("learned_steps needs a set with learned step sizes, such as those of the method dd")
+    recipe, step_sizes = train_set.provenance.get("recipe", {}), train_set.step_sizes
+    steps = recipe.get("steps")
+    is_divisor = isinstance(steps, int) and steps > 0 and len(step_sizes) % steps == 0
+    check(is_divisor, f"the steps per epoch must divide the number of step sizes, {len(step_sizes)}", steps)
+    check(train_set.labels.ndim == 1, "a set with learned step sizes must have hard labels", "soft labels")
+    seed = None
+    if recipe.get("fixed_network") is True and recipe.get("network") == protocol.network:
+        seed = check_int("the seed of the set", train_set.provenance.get("seed"))
+    batches = batch_schedule(train_set.labels, steps, len(step_sizes) // steps)
+    return LearnedSteps(batches, step_sizes.tolist(), seed)
+
+
+def batch_schedule(labels_N: Tensor, steps: int, epochs: int) -> list[Tensor]:
+    """Return the positions of the images of each step.
+
+    The images of every class are divided among the steps of an epoch. If all classes have fewer images than there
+    are steps, the batches repeat within the epoch.
+    """
+    labels = labels_N.cpu()
+    counts, order = labels.bincount(), labels.argsort(stable=True)
+    position_N = torch.empty_like(labels)  # within the class
+    position_N[order] = torch.cat([torch.arange(count) for count in counts.tolist()])
+    num = min(steps, int(counts.max()))
+    batches = [(position_N % num == batch).nonzero()[:, 0].to(labels_N.device) for batch in range(num)]
+    return [batches[step % num] for step in range(steps)] * epochs

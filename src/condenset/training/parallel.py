@@ -1,0 +1,56 @@
+"""Train several networks at once on one device."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from condenset import networks
+from condenset.engine import ComputeDevice
+from condenset.engine.compile import uses_custom_kernels
+from condenset.engine.memory import num_networks_that_fit
+from condenset.training.dataset import DeviceDataset
+from condenset.training.protocol import Protocol
+
+MAX_PARALLEL = (
+    5  # one network leaves part of a GPU idle; 4 and 8 are equally fast, 20 would need 4 times the memory of 5
+)
+
+
+def train_in_parallel(trainings: Sequence[Iterator[int]], device: torch.device) -> Iterator[int]:
+    """Advance all trainings in turn, and yield the number of steps that all have done.
+
+    Args:
+        trainings: Iterators of `Trainer.iter_train`, which all yield the same numbers of steps.
+        device: The device. On a GPU each training gets its own stream.
+    """
+    streams = [torch.cuda.Stream(device) for _ in trainings] if device.type == "cuda" else []
+    for stream in streams:
+        stream.wait_stream(torch.cuda.current_stream(device))
+    num_done: int | None = None
+    try:
+        while True:
+            for position, training in enumerate(trainings):
+                with torch.cuda.stream(streams[position]) if streams else contextlib.nullcontext():
+                    num_done = next(training, None)
+            if num_done is None:
+                break
+            yield num_done
+    finally:  # also if the consumer stops early: the memory that the streams write to may be reused afterwards
+        for stream in streams:
+            torch.cuda.current_stream(device).wait_stream(stream)
+
+
+def num_parallel(protocol: Protocol, data: DeviceDataset, compute: ComputeDevice) -> int:
+    """Return how many networks to train at once: several on a GPU if the custom kernels are used and they fit."""
+    if compute.device.type != "cuda" or not networks.has_default_init(protocol.network):
+        return 1
+    with torch.device("meta"):
+        network = networks.build(protocol.network, channels=data.channels, size=data.size, num_classes=data.num_classes)
+    if not uses_custom_kernels(network, compute):
+        return 1
+    image = (data.channels, data.size, data.size)
+    num_that_fit = num_networks_that_fit(network, compute, image, min(protocol.batch_size, len(data)))
+    return max(1, min(MAX_PARALLEL, num_that_fit))

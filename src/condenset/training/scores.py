@@ -1,0 +1,47 @@
+"""Test accuracies of networks trained on one set."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scores:
+    """Test accuracies of the networks trained on one set under one protocol.
+
+    Prints as `63.0 ± 0.4 (20 × ConvNet)`.
+
+    Attributes:
+        accuracies: The accuracy of each network, as a fraction.
+        network: The display name of the network.
+        protocol: The fields of the protocol, the seed and the precision.
+        seconds: The time of training and testing.
+    """
+
+    accuracies: tuple[float, ...]
+    network: str
+    protocol: Mapping[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    @property
+    def mean(self) -> float:
+        """The mean accuracy."""
+        return sum(self.accuracies) / len(self.accuracies)
+
+    @property
+    def std(self) -> float:
+        """The population standard deviation, as in the paper's tables."""
+        return math.sqrt(sum((accuracy - self.mean) ** 2 for accuracy in self.accuracies) / len(self.accuracies))
+
+    def __str__(self) -> str:
+        record = {"accuracies": self.accuracies, "accuracy_mean": self.mean, "accuracy_std": self.std}
+        return f"{format_accuracy(record)} ({len(self.accuracies)} × {self.network})"
+
+
+def format_accuracy(record: Mapping[str, Any]) -> str:
+    """Format the accuracies of a record as `63.0 ± 0.4`, or as `63.0` for a single network."""
+    deviation = f" ± {100 * record['accuracy_std']:.1f}" if len(record["accuracies"]) > 1 else ""
+    return f"{100 * record['accuracy_mean']:.1f}{deviation}"

@@ -1,0 +1,78 @@
+"""Tables and warnings."""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+import warnings
+
+import pytest
+
+from condenset.cli.console import one_line_warnings, print_records, print_table
+
+
+class Terminal(io.StringIO):
+    """Output that is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def use_terminal(monkeypatch: pytest.MonkeyPatch, width: int) -> Terminal:
+    """Make stdout a terminal of this width. A fixture cannot: pytest replaces stdout before the test."""
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    monkeypatch.setenv("COLUMNS", str(width))
+    return terminal
+
+
+def test_brackets_in_a_table_are_not_markup(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = use_terminal(monkeypatch, width=120)
+    print_table(("network", "options"), [("convnet", "norm='instance' [none, batch, instance]")])
+    assert "norm='instance' [none, batch, instance]" in terminal.getvalue()
+    assert "┃" in terminal.getvalue()
+
+
+@pytest.mark.parametrize("width", [30, 60, 200])
+def test_a_table_folds_long_cells(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    terminal = use_terminal(monkeypatch, width)
+    print_table(("network", "options"), [("a" * 40, "some words " * 9)] * 3)
+    text = re.sub(r"\x1b\[\d+m", "", terminal.getvalue())  # without colours
+    assert max(map(len, text.splitlines())) <= width
+    assert text.count("a") == 3 * 40 and "…" not in text
+    assert "network" in text.splitlines()[1] and "options" in text.splitlines()[1]  # columns stay columns
+
+
+def test_a_table_is_plain_text_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(("a", "long name"), [("first", "x"), ("2", "[y]")])
+    assert capsys.readouterr().out == "a      long name\nfirst  x\n2      [y]\n"
+
+
+def test_records_are_printed_in_percent_and_seconds(capsys: pytest.CaptureFixture[str]) -> None:
+    score = {"accuracy_mean": 0.9301, "accuracy_std": 0.0042, "accuracies": [0.9, 0.95], "network": "convnet"}
+    records = [
+        {"method": "dm", "ipc": 10, **score, "condense_seconds": 12.34, "evaluate_seconds": 5.0},
+        {"method": "dm", "ipc": 1, "network": None, "condense_seconds": 12.34, "together": [1, 10]},
+        {"method": "whole", "ipc": None, **score, "condense_seconds": 0.0, "evaluate_seconds": 5.0},
+        {"method": "random", "ipc": 1, "network": None, "condense_seconds": 0.2},
+        {"method": None, "ipc": None, "network": None, "condense_seconds": None},
+    ]
+    print_records(records, as_json=False)
+    lines = [line.split("  ") for line in capsys.readouterr().out.splitlines()]
+    assert [[cell.strip() for cell in line if cell.strip()] for line in lines] == [
+        ["method", "images per class", "accuracy %", "networks", "condense s", "evaluate s"],
+        ["dm", "10", "93.0 ± 0.4", "2 × convnet", "12.3", "5.0"],
+        ["dm", "1", "-", "-", "12.3 for 1, 10", "-"],
+        ["whole", "all", "93.0 ± 0.4", "2 × convnet", "-", "5.0"],
+        ["random", "1", "-", "-", "0.2", "-"],
+        ["-", "-", "-", "-", "-", "-"],
+    ]
+
+
+def test_a_warning_is_one_line_without_a_stack_trace(capsys: pytest.CaptureFixture[str]) -> None:
+    message = "a kernel failed,\nanother is used.\nException raised from f at g.cpp:7\nframe #0: …"
+    with one_line_warnings():
+        warnings.simplefilter("always")
+        warnings.warn(message, stacklevel=1)
+    assert capsys.readouterr().err == "condenset: warning: a kernel failed, another is used.\n"

@@ -1,0 +1,126 @@
+"""Every option reaches the library, command by command."""
+
+from __future__ import annotations
+
+import shutil
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from condenset import load
+from condenset.data.image_data import Splits
+from condenset.experiments import start
+from condenset.experiments.types import ExperimentResult, Table
+from condenset.pipeline import run as pipeline_run
+from condenset.pipeline.request import RunRequest
+from condenset.report.charts import new_chart
+from condenset.runs.context import RunContext
+from helpers.command_line import CommandRunner, write_npz
+
+COMPUTE_OPTIONS = ("--seed", 6, "--device", "cpu", "--precision", "bfloat16", "--memory", "1K", "--size", 9)
+METHOD_OPTIONS = ("--method", "dm", "--ipc", "3,4", "--ipc", 5, "--set", "momentum=0.25", "--allow-fewer")
+LEARNING_OPTIONS = ("--network", "mlp", "--iterations", 8, "--lr", 0.5, "--init", "noise", "--augment", "crop")
+EVALUATION_OPTIONS = ("--nets", 4, "--epochs", 5, "--whole-epochs", 7)
+FILE_OPTIONS = ("--data-dir", "d", "--out", "o", "--overwrite", "--json")
+
+
+@pytest.mark.parametrize("command", ["run", "compare", "condense"])
+def test_every_option_of_a_run_is_passed_on(
+    command: str, condenset: CommandRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[tuple[RunRequest, dict[str, Any]]] = []
+
+    def start_run(request: RunRequest, **options: Any) -> pipeline_run.RunResult:
+        calls.append((request, options))
+        return pipeline_run.RunResult(directory=Path("o"), records=[])
+
+    monkeypatch.setattr(pipeline_run, "start_run", start_run)
+    evaluates = command != "condense"
+    options = (*METHOD_OPTIONS, *LEARNING_OPTIONS, *(EVALUATION_OPTIONS if evaluates else ()), *COMPUTE_OPTIONS)
+    assert condenset(command, "digits", *options, *FILE_OPTIONS).out == "[]\n"
+    ((request, arguments),) = calls
+    learning = {"network": "mlp", "iterations": 8, "lr": 0.5, "init": "noise", "augment": "crop"}
+    assert request.recipe_fields == {"allow_fewer": True, "momentum": 0.25, **learning}
+    assert (request.methods, request.ipcs, request.evaluate) == (("dm",), (3, 4, 5), evaluates)
+    if evaluates:
+        assert request.protocol_fields == {"network": "mlp", "augment": "crop", "num_networks": 4, "epochs": 5}
+        assert request.whole_epochs == 7
+    del arguments["session"]
+    assert arguments == {
+        "dataset": "digits",
+        "config": None,
+        "out": Path("o"),
+        "overwrite": True,
+        "seed": 6,
+        "device": "cpu",
+        "precision": "bfloat16",
+        "memory_limit": 1024,
+        "size": 9,
+        "data_dir": Path("d"),
+    }
+
+
+@pytest.fixture
+def experiments(monkeypatch: pytest.MonkeyPatch) -> list[tuple[RunContext, dict[str, Any]]]:
+    """Record the run and the arguments of experiments instead of running them."""
+    calls: list[tuple[RunContext, dict[str, Any]]] = []
+
+    def run_experiment(
+        name: str, splits: Splits, run: RunContext, directory: Path, **arguments: Any
+    ) -> ExperimentResult:
+        calls.append((run, {"name": name, "dataset_name": splits.train.name, **arguments}))
+        (directory / "parts").mkdir(exist_ok=True)
+        return ExperimentResult(records=[], table=Table(("a",), [("b",)]), draw=lambda: new_chart()[0])
+
+    monkeypatch.setattr(start, "run_experiment", run_experiment)
+    return calls
+
+
+def test_every_option_of_an_experiment_is_passed_on_and_stored(
+    condenset: CommandRunner, toy: Path, experiments: list[tuple[RunContext, dict[str, Any]]]
+) -> None:
+    options = ["--methods", "random,dm", "--ipc", "3, 1", "--set", "dm.lr=2", "--nets", 4, "--epochs", 5]
+    options += ["--whole-epochs", 7, "--sets", 2, "--seed", 6, "--precision", "bfloat16", "--memory", "1K"]
+    options += ["--device", "cpu", "--size", 8, "--out", "a"]
+    assert condenset("paper", "sizes", "--dataset", toy, "--scale", "tiny", *options).code == 0
+    assert condenset("resume", "a").code == 0
+    assert condenset("resume", "a", "--memory", "2K").code == 0
+    assert [run.memory_limit for run, _ in experiments] == [1024, 1024, 2048]
+    for run, arguments in experiments:
+        request = arguments["request"]
+        assert (request.methods, request.ipcs) == (("random", "dm"), (3, 1))
+        assert request.method_fields == {"dm": {"lr": 2.0}}
+        assert (request.protocol_fields, request.whole_epochs) == ({"num_networks": 4, "epochs": 5}, 7)
+        expected = {"name": "sizes", "scale": "tiny", "sets": 2, "dataset": str(toy)}
+        assert {key: arguments[key] for key in expected} == expected
+        assert (run.seed, run.compute.precision) == (6, "bfloat16")
+    assert tomllib.loads(Path("a/experiment.toml").read_text())["size"] == 8
+
+
+def test_resume_finds_a_dataset_in_another_data_directory(condenset: CommandRunner, toy: Path) -> None:
+    assert condenset("data", "import", toy, "letters", "--data-dir", "one", "--no-flip").code == 0
+    assert not load("letters", data_dir="one").train.allow_hflip
+    condense = ("condense", "letters", "--data-dir", "one", "--method", "random", "--ipc", 1, "--device", "cpu")
+    assert condenset(*condense, "--out", "a").code == 0
+    shutil.move("one", "two")
+    assert "letters" in condenset("resume", "a").error_line
+    assert condenset("resume", "a", "--data-dir", "two").code == 0
+
+
+def test_resume_finds_a_dataset_that_was_moved(
+    condenset: CommandRunner, toy: Path, tmp_path: Path, experiments: list[tuple[RunContext, dict[str, Any]]]
+) -> None:
+    options = ("--ipc", 1, "--device", "cpu", "--out")
+    assert condenset("condense", toy, "--method", "random", *options, "a").code == 0
+    assert condenset("paper", "sizes", "--dataset", toy, "--scale", "tiny", *options, "b").code == 0
+    shutil.move(toy, tmp_path / "other.npz")
+    write_npz(tmp_path / "wrong.npz", seed=1)
+    for directory in ("a", "b"):
+        assert "--dataset" in condenset("resume", directory).error_line
+        error_line = condenset("resume", directory, "--dataset", "wrong.npz").error_line
+        assert f"wrong.npz is not the dataset that {directory} began with" in error_line
+        assert condenset("resume", directory, "--dataset", "other.npz").code == 0
+    assert [arguments["dataset"] for _, arguments in experiments] == [str(toy), str(toy)]
+    assert [arguments["dataset_name"] for _, arguments in experiments] == [toy.stem] * 2  # presets depend on it

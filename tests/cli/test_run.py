@@ -1,0 +1,170 @@
+"""`condenset run`, `compare` and `condense`: files, records and options."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from condenset import CondensedSet
+from helpers.command_line import (
+    RECORD_FIELDS,
+    TINY,
+    TINY_EVALUATION,
+    TINY_NETWORK,
+    CommandRunner,
+    list_files,
+    read_files,
+    read_records,
+    sets_equal,
+)
+
+
+def test_run_writes_sets_results_and_figures(condenset: CommandRunner, tmp_path: Path) -> None:
+    options = (*TINY_NETWORK, "--iterations", 3, *TINY_EVALUATION, "--no-whole")
+    result = condenset("run", "digits", "--ipc", 1, "--ipc", 2, *options)
+    assert result.code == 0
+    directory = tmp_path / "runs" / "digits"
+    assert list_files(directory) == [
+        "chart.png",
+        "chart.svg",
+        "condensed.safetensors",
+        "events.jsonl",
+        "grid.png",
+        "recipe.toml",
+        "results.json",
+        "sets/dm-1.safetensors",
+        "sets/random-1.safetensors",
+        "sets/random-2.safetensors",
+    ]
+    records = read_records(directory)
+    jobs = [("random", 1), ("dm", 1), ("random", 2), ("dm", 2)]
+    assert [(record["method"], record["ipc"]) for record in records] == jobs
+    for record in records:
+        assert [key for key in record if key != "together"] == RECORD_FIELDS
+        assert record["dataset"] == "digits"
+        assert record["device"] == "cpu"
+        assert 0 <= record["accuracy_mean"] <= 1
+        assert record["accuracies"] == [record["accuracy_mean"]]
+    assert [record["iterations"] for record in records] == [0, 3, 0, 3]
+    assert CondensedSet.load(directory / "condensed.safetensors").provenance["recipe"]["ipc"] == 2
+    with Image.open(directory / "grid.png") as image:
+        image.verify()
+    events = [json.loads(line) for line in (directory / "events.jsonl").read_text().splitlines()]
+    assert {event["event"] for event in events} == {"step", "network"}
+    assert all({"loss", "seconds", "step"} <= set(event) for event in events if event["event"] == "step")
+    for file in ("grid.png", "results.json", "condensed.safetensors"):
+        assert str(Path("runs") / "digits" / file) in result.out
+    assert condenset("run", "digits", "--ipc", 1, *options).code == 0
+    assert (tmp_path / "runs" / "digits-2" / "results.json").exists()
+
+
+def test_the_first_line_names_the_work_the_device_and_the_directory(condenset: CommandRunner, toy: Path) -> None:
+    first_line = condenset("run", toy, "--ipc", "1,2", *TINY, "--out", "a").err.splitlines()[0]
+    for part in ("random, dm", "toy", "1, 2 images per class", "float32", "Directory: a"):
+        assert part in first_line
+    first_line = condenset("resume", "a").err.splitlines()[0]
+    assert "random, dm" in first_line and "Directory: a" in first_line
+
+
+def test_ipc_defaults_to_10(condenset: CommandRunner, toy: Path) -> None:
+    assert condenset("condense", toy, "--method", "random", "--out", "a").code == 0
+    assert [record["ipc"] for record in read_records(Path("a"))] == [10]
+
+
+def test_the_whole_dataset_is_scored_unless_disabled(condenset: CommandRunner, toy: Path) -> None:
+    options = (*TINY_NETWORK, "--nets", 1)
+    Path("fast.toml").write_text(
+        f'dataset = "{toy}"\n[[jobs]]\nmethod = "random"\nipc = 1\n[protocol]\nepochs = 1\n[whole]\nepochs = 1\n'
+    )
+    error_line = condenset("run", "--config", "fast.toml", "--iterations", 1, *options).error_line
+    assert "an option of random must be one of" in error_line
+    result = condenset("run", "--config", "fast.toml", *options, "--out", "a", "--json")
+    assert [record["method"] for record in json.loads(result.out)] == ["random", "whole"]
+    whole = read_records(Path("a"))[1]
+    assert list(whole) == RECORD_FIELDS
+    assert whole["ipc"] is None
+    assert condenset("run", "--config", "a/recipe.toml", "--no-whole", "--out", "b").code == 0
+    assert [record["method"] for record in read_records(Path("b"))] == ["random"]
+
+
+def test_json_prints_the_records_and_nothing_else(condenset: CommandRunner, toy: Path, tmp_path: Path) -> None:
+    result = condenset("run", toy, "--ipc", 1, *TINY, "--out", "a", "--json")
+    assert json.loads(result.out) == read_records(tmp_path / "a")
+    assert json.loads(condenset("resume", "a", "--json").out) == read_records(tmp_path / "a")
+    condense = ("condense", toy, "--ipc", 1, *TINY_NETWORK, "--iterations", 1, "--out", "c")
+    (record,) = json.loads(condenset(*condense, "--json").out)
+    assert record["method"] == "dm"
+    assert "accuracy_mean" not in record
+
+
+def test_condense_makes_a_set_without_scoring_it(condenset: CommandRunner, toy: Path, tmp_path: Path) -> None:
+    result = condenset("condense", toy, "--ipc", 2, *TINY_NETWORK, "--iterations", 3, "--out", "c")
+    assert result.code == 0
+    files = ["condensed.safetensors", "events.jsonl", "grid.png", "recipe.toml", "results.json"]
+    assert list_files(tmp_path / "c") == files
+    assert len(CondensedSet.load("c/condensed.safetensors")) == 6
+    assert condenset("condense", "--config", "c/recipe.toml", "--out", "d").code == 0
+    assert sets_equal(tmp_path / "c" / "condensed.safetensors", tmp_path / "d" / "condensed.safetensors")
+    assert "condenset condense --config" in (tmp_path / "c" / "recipe.toml").read_text()
+
+
+def test_folders_of_images_and_imported_datasets_give_equal_sets(condenset: CommandRunner, tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    for name in ("cat", "dog"):
+        for number in range(10):
+            path = tmp_path / "pets" / name / f"{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(random.integers(0, 256, (9, 12, 3), np.uint8)).save(path)
+    assert "--size" in condenset("run", "pets", "--ipc", 1).error_line
+    assert condenset("run", "pets", "--size", 8, "--ipc", 1, *TINY).code == 0
+    recipe = tomllib.loads(Path("runs/pets/recipe.toml").read_text())
+    assert recipe["dataset"] == str(tmp_path / "pets")  # absolute: the run can be resumed from anywhere
+    assert condenset("data", "import", "pets", "animals", "--size", 8).code == 0
+    assert condenset("run", "animals", "--ipc", 1, *TINY).code == 0
+    assert tomllib.loads(Path("runs/animals/recipe.toml").read_text())["dataset"] == "animals"
+    assert sets_equal(Path("runs/pets/condensed.safetensors"), Path("runs/animals/condensed.safetensors"))
+    assert condenset("evaluate", "runs/pets", *TINY_EVALUATION).code == 0  # the image size is that of the run
+
+
+def test_compare_runs_several_methods_and_resumes(condenset: CommandRunner, toy: Path, tmp_path: Path) -> None:
+    options = ("--ipc", 1, *TINY_NETWORK, *TINY_EVALUATION, "--no-whole", "--memory", "1GiB")
+    result = condenset("compare", toy, "--methods", "herding, kcenter,random", *options, "--out", "a")
+    assert result.code == 0
+    assert [record["method"] for record in read_records(tmp_path / "a")] == ["herding", "kcenter", "random"]
+    assert {record["epochs"] for record in read_records(tmp_path / "a")} == {1}
+    with Image.open(tmp_path / "a/chart.png") as chart:
+        assert chart.size[0] > 100
+    assert (tmp_path / "a/chart.svg").read_text().count("herding") >= 1
+    assert len(list((tmp_path / "a/networks").iterdir())) == 1  # herding and kcenter share it
+    before = read_files(tmp_path / "a")
+    assert condenset("resume", "a").code == 0
+    assert read_files(tmp_path / "a") == before
+    error_line = condenset("compare", toy, "--methods", "herding,dmm", *options).error_line
+    assert "did you mean 'dm'" in error_line
+
+
+def test_compare_defaults_to_all_methods(condenset: CommandRunner, toy: Path) -> None:
+    run = ("compare", toy, "--ipc", 1, "--set", "dd.network=mlp(wdth=1)")
+    assert "did you mean 'width'" in condenset(*run).error_line
+    assert "all" in condenset("compare", "--help").out
+
+
+@pytest.mark.parametrize("spelling", [("--method", "random, mmd,"), ("--methods", "random", "--method", "mmd")])
+@pytest.mark.parametrize("command", ["run", "compare", "condense"])
+def test_method_option_takes_lists_and_repeats(
+    condenset: CommandRunner, toy: Path, command: str, spelling: tuple[str, ...]
+) -> None:
+    scoring = () if command == "condense" else (*TINY_EVALUATION, "--no-whole")
+    options = ("--set", "mmd.iterations=1", *scoring, "--device", "cpu", "--json")
+    result = condenset(command, toy, "--ipc", 1, *spelling, *options)
+    assert [record["method"] for record in json.loads(result.out)] == ["random", "mmd"]
+
+
+def test_method_all_means_every_method(condenset: CommandRunner, toy: Path) -> None:
+    run = ("run", toy, "--ipc", 1, "--method", "all", "--set", "dd.network=mlp(wdth=1)")
+    assert "did you mean 'width'" in condenset(*run).error_line

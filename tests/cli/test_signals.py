@@ -1,0 +1,117 @@
+"""Signals: exit codes, messages and handlers."""
+
+from __future__ import annotations
+
+import signal
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from condenset import UserError
+from condenset.cli import main
+from condenset.cli.signals import SIGNALS, exit_on_signal
+from condenset.engine import ComputeDevice
+from condenset.runs.context import RunContext
+
+CODES = [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
+
+
+@pytest.fixture(autouse=True)
+def handlers_restored() -> Iterator[None]:
+    """Make SIGINT interrupt, which shells disable in the background, and check that all handlers are restored."""
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    handlers = [signal.getsignal(number) for number in SIGNALS]
+    yield
+    assert [signal.getsignal(number) for number in SIGNALS] == handlers
+    signal.signal(signal.SIGINT, previous)
+
+
+def make_run(*, listening: bool) -> RunContext:
+    return RunContext(compute=ComputeDevice.select("cpu"), listening=listening)
+
+
+@pytest.mark.parametrize(("number", "code"), CODES)
+def test_the_first_signal_asks_a_loop_to_stop_and_the_second_stops(
+    number: int, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = make_run(listening=True)
+    with pytest.raises(SystemExit) as exit_info, exit_on_signal(run, "Resume with: x"):
+        signal.raise_signal(number)
+        assert run.stop_requested == number
+        assert capsys.readouterr().err == "\nstopping after this step …\n"
+        signal.raise_signal(number)
+        raise AssertionError("the second signal did not stop the run")
+    assert exit_info.value.code == code
+    assert capsys.readouterr().err == "stopped. Resume with: x\n"
+
+
+@pytest.mark.parametrize(("number", "code"), CODES)
+def test_a_signal_outside_a_loop_stops_at_once(number: int, code: int) -> None:
+    run = make_run(listening=False)
+    with pytest.raises(SystemExit) as exit_info, exit_on_signal(run):
+        signal.raise_signal(number)
+        raise AssertionError("the signal did not stop the run")
+    assert exit_info.value.code == code
+    assert run.stop_requested == number
+
+
+@pytest.mark.parametrize("error_class", [RuntimeError, ValueError, UserError])
+def test_an_error_after_a_signal_counts_as_a_stop(error_class: type[Exception]) -> None:
+    with pytest.raises(SystemExit) as exit_info, exit_on_signal(make_run(listening=True)):
+        signal.raise_signal(signal.SIGINT)
+        raise error_class("a library was interrupted")
+    assert exit_info.value.code == 130
+    with pytest.raises(error_class), exit_on_signal(make_run(listening=True)):
+        raise error_class("no signal was received")
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+@pytest.mark.parametrize(("number", "code"), CODES)
+def test_a_command_that_reads_data_stops_and_removes_temporary_files(
+    number: int,
+    code: int,
+    replaced: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def check_dataset(name: str, **_: object) -> None:
+        with tempfile.TemporaryDirectory(dir=tmp_path):
+            try:
+                signal.raise_signal(number)
+            except KeyboardInterrupt:
+                if replaced:  # a library catches the interrupt and raises an error of another type
+                    raise RecursionError from None
+                raise
+
+    monkeypatch.setattr("condenset.data.check_dataset", check_dataset)
+    with pytest.raises(SystemExit) as exit_info:
+        main(["data", "check", "digits"])
+    assert exit_info.value.code == code
+    assert capsys.readouterr().err == "stopped\n"
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_command_leaves_an_ignored_signal_ignored() -> None:
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with exit_on_signal():
+            signal.raise_signal(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+def test_no_handlers_are_installed_in_a_thread() -> None:
+    handlers: list[object] = []
+
+    def read_handlers() -> None:
+        with exit_on_signal(make_run(listening=True)):
+            handlers.extend(signal.getsignal(number) for number in SIGNALS)
+
+    thread = threading.Thread(target=read_handlers)
+    thread.start()
+    thread.join()
+    assert handlers == [signal.getsignal(number) for number in SIGNALS]

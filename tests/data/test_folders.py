@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from condenset.data import from_folder, load
+from condenset.data.folders import EXTENSIONS
+from condenset.data.image_files import FORMATS
+from helpers.data_files import ExpectUserError, make_classes, save_image
+
+
+def test_folder_of_classes_is_one_split_in_sorted_order(tmp_path: Path) -> None:
+    make_classes(tmp_path, "ba", count=3)
+    save_image(tmp_path / "a" / "deeper" / "z.PNG", value=7)
+    (tmp_path / "a" / "notes.txt").write_text("not an image")
+    (tmp_path / "a" / "._0.png").write_text("hidden")
+    (tmp_path / ".hidden").mkdir()
+    data = from_folder(tmp_path, allow_hflip=False)
+    assert data.class_names == ("a", "b") and data.class_counts == (4, 3) and data.images.shape == (7, 3, 8, 8)
+    with Image.open(tmp_path / "a" / "1.png") as image:
+        assert (data.images[1].permute(1, 2, 0).numpy() == np.asarray(image)).all()
+    assert data.name == tmp_path.name and not data.allow_hflip
+    values = data.images.numpy() / 255
+    assert data.mean == pytest.approx(values.mean((0, 2, 3))) and data.std == pytest.approx(values.std((0, 2, 3)))
+
+
+def test_class_names_are_text_for_folder_names_of_any_bytes(tmp_path: Path, user_error: ExpectUserError) -> None:
+    odd = os.fsdecode(b"b\xff")
+    try:
+        make_classes(tmp_path / "fine", ["a", odd], count=2)
+    except OSError:
+        pytest.skip("this file system accepts only UTF-8 names")
+    assert from_folder(tmp_path / "fine").class_names == ("a", "b\\xff")
+    (tmp_path / "fine").rename(tmp_path / odd)
+    with user_error("a path must be text in UTF-8"):
+        load(tmp_path / odd)
+
+
+@pytest.mark.parametrize("test_folder", ["test", "val", "validation"])
+def test_folder_with_both_splits(tmp_path: Path, test_folder: str) -> None:
+    make_classes(tmp_path / "train", "ab", count=3)
+    make_classes(tmp_path / test_folder, "ab", count=2)
+    splits = load(tmp_path)
+    assert splits.train.class_counts == (3, 3) and splits.test.class_counts == (2, 2)
+    assert splits.train.mean == splits.test.mean and test_folder in splits.train.source
+
+
+def test_val_is_used_if_test_has_no_labels(tmp_path: Path) -> None:
+    make_classes(tmp_path / "train", "ab")
+    make_classes(tmp_path / "val", "ab", count=2)
+    save_image(tmp_path / "test" / "0.png")
+    assert load(tmp_path).test.class_counts == (2, 2)
+
+
+@pytest.mark.parametrize("inside", ["", "train"])
+def test_a_fifth_is_held_out_if_there_is_no_test_split(tmp_path: Path, inside: str) -> None:
+    make_classes(tmp_path / inside, "ab", count=7)
+    splits = load(tmp_path)
+    assert splits.train.class_counts == (5, 5) and splits.test.class_counts == (2, 2)
+    assert "every fifth" in splits.train.source and "every fifth" in splits.test.source
+    whole = from_folder(tmp_path / inside)
+    assert (splits.test.images == whole.images[[0, 5, 7, 12]]).all()
+    assert (splits.train.images == whole.images[[1, 2, 3, 4, 6, 8, 9, 10, 11, 13]]).all()
+
+
+@pytest.mark.parametrize("names", [("Train", "val"), ("testing", "training"), ("train", "val")])
+def test_splits_are_not_taken_for_classes(tmp_path: Path, names: tuple[str, str], user_error: ExpectUserError) -> None:
+    for name in names:
+        make_classes(tmp_path / name, "ab")
+    with user_error(f"contains splits, {names[0]}, {names[1]}, instead of classes: name them train and test"):
+        (from_folder if names == ("train", "val") else load)(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["wrapped", "val"])
+def test_one_folder_around_all_classes_is_rejected(tmp_path: Path, name: str, user_error: ExpectUserError) -> None:
+    make_classes(tmp_path / name, "ab")
+    for read in (from_folder, load):
+        with user_error(f"contains one folder of folders, '{name}': use {tmp_path / name} instead"):
+            read(tmp_path)
+    save_image(tmp_path / name / "0.png")
+    assert from_folder(tmp_path).class_names == (name,)
+
+
+def test_class_may_be_named_train(tmp_path: Path) -> None:
+    for name in ("car", "plane", "train"):
+        make_classes(tmp_path, [name], count=2)
+    assert load(tmp_path).train.class_names == ("car", "plane", "train")
+
+
+def test_classes_must_match(tmp_path: Path, user_error: ExpectUserError) -> None:
+    make_classes(tmp_path / "train", "ab")
+    make_classes(tmp_path / "test", "abc")
+    with user_error("only test has 'c'"):
+        load(tmp_path)
+
+
+def test_empty_folders_are_rejected(tmp_path: Path, user_error: ExpectUserError) -> None:
+    with user_error("no such folder"):
+        from_folder(tmp_path / "nowhere")
+    with user_error("one folder per class"):
+        from_folder(tmp_path)
+    make_classes(tmp_path, "a")
+    (tmp_path / "cat").mkdir()
+    with user_error("empty class: no image in 'cat'"):
+        from_folder(tmp_path)
+    save_image(tmp_path / "cat" / "0.png")
+    with user_error("class 'cat' has one image"):
+        load(tmp_path)
+
+
+def test_mixed_sizes_need_a_size(tmp_path: Path, user_error: ExpectUserError) -> None:
+    make_classes(tmp_path, "a")
+    save_image(tmp_path / "b" / "1.jpg", (20, 10))
+    with user_error("1.jpg is 20x10, but the first image is 8x8: give a size (--size)"):
+        from_folder(tmp_path)
+    assert from_folder(tmp_path, size=6).images.shape == (6, 3, 6, 6)
+    save_image(tmp_path / "a" / "0.jpg", (20, 10))
+    with user_error("0.jpg is 20x10, not square"):
+        from_folder(tmp_path)
+
+
+@pytest.mark.parametrize("size", [0, -1, 4097, 2.5, True])
+def test_invalid_size_is_rejected(tmp_path: Path, user_error: ExpectUserError, size: int) -> None:
+    make_classes(tmp_path, "a")
+    with user_error("size must be"):
+        from_folder(tmp_path, size=size)
+    with user_error("size must be"):
+        load(tmp_path, size=size)
+
+
+def test_images_have_one_channel_only_if_all_are_grey(tmp_path: Path) -> None:
+    make_classes(tmp_path, "a", mode="L")
+    save_image(tmp_path / "b" / "0.png", mode="1")
+    save_image(tmp_path / "b" / "1.png", mode="LA")
+    grey = from_folder(tmp_path)
+    assert grey.channels == 1 and set(grey.images[5].unique().tolist()) == {0, 255}
+    for number, mode in enumerate(("RGBA", "P", "CMYK")):
+        save_image(tmp_path / "b" / f"c{number}.{'tif' if mode == 'CMYK' else 'png'}", mode=mode)
+        mixed = from_folder(tmp_path)
+        assert mixed.channels == 3
+        assert (mixed.images[0] == mixed.images[0, :1]).all() and (mixed.images[0, 0] == grey.images[0, 0]).all()
+
+
+def test_pipes_and_dangling_links_are_rejected(tmp_path: Path, user_error: ExpectUserError) -> None:
+    make_classes(tmp_path, "a")
+    os.symlink(tmp_path / "a" / "0.png", tmp_path / "a" / "link.png")
+    assert len(from_folder(tmp_path)) == 6
+    os.mkfifo(tmp_path / "a" / "pipe.png")
+    with user_error("pipe.png is not a regular file"):
+        from_folder(tmp_path)
+    os.unlink(tmp_path / "a" / "pipe.png")
+    os.symlink(tmp_path / "gone.png", tmp_path / "a" / "lost.png")
+    with user_error("lost.png is not a regular file"):
+        from_folder(tmp_path)
+
+
+def test_several_blocks_have_the_same_order_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_classes(tmp_path, "ab", count=70)
+    whole = from_folder(tmp_path)
+    monkeypatch.setattr("condenset.data.lazy.BLOCK_BYTES", 9 * 3 * 8 * 8)
+    in_blocks = from_folder(tmp_path)
+    assert (whole.images == in_blocks.images).all() and whole.mean == in_blocks.mean
+
+
+def test_pillow_supports_every_format() -> None:
+    Image.init()
+    assert set(FORMATS) <= set(Image.OPEN)
+    assert {Image.EXTENSION[extension] for extension in EXTENSIONS} <= set(FORMATS)

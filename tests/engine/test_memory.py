@@ -1,0 +1,135 @@
+"""Estimates of the memory of a run, and the splits that follow from them."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from condenset import networks
+from condenset.engine import ComputeDevice
+from condenset.engine.memory import (
+    MemoryEstimate,
+    estimate_memory,
+    images_per_pass,
+    num_classes_that_fit,
+    remaining_groups,
+    split_evenly,
+)
+from condenset.methods import DCRecipe, DMRecipe
+from condenset.methods.gradient_matching import GradientMatching
+from condenset.methods.matching.matcher import estimate_matching_memory
+from condenset.methods.matching.mmd import _pair_bytes
+from condenset.methods.samplers import build_on_meta
+from condenset.networks.layers import Block
+from condenset.runs.context import RunContext
+from condenset.training.dataset import DeviceDataset
+from condenset.training.parallel import num_parallel
+from condenset.training.protocol import Protocol
+from helpers.reference_dm import tiny_data
+
+CPU = ComputeDevice.select("cpu")
+
+
+@pytest.mark.parametrize("norm", ["instance", "batch"])
+def test_sets_learned_together_need_the_memory_of_all_of_them(norm: str) -> None:
+    data = tiny_data([40] * 3)
+    network = f"convnet(width=8, depth=2, norm={norm!r})"
+    small, medium, large = (DMRecipe(ipc=ipc, network=network, batch_size=1) for ipc in (5, 10, 15))
+    embedding = build_on_meta(network, data, embedding=True)
+    together, largest, as_one_set = (
+        estimate_matching_memory(embedding, data, recipes, CPU) for recipes in ([small, medium], [medium], [large])
+    )
+    # With batch norm, the sets pass through the network one after another.
+    expected = largest if norm == "batch" else as_one_set
+    assert together.bytes_per_class == expected.bytes_per_class
+    assert together.fixed_bytes == as_one_set.fixed_bytes
+
+
+def test_as_many_networks_train_in_parallel_as_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The GPU, its free memory and its kernels are simulated."""
+    gpu, free = dataclasses.replace(CPU, device=torch.device("cuda")), 2**40
+
+    def has_kernels(network: nn.Module, _: ComputeDevice) -> bool:
+        return any(isinstance(module, Block) for module in network.modules())
+
+    monkeypatch.setattr("condenset.training.parallel.uses_custom_kernels", has_kernels)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free, 2**40))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: 3 << 20)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: 1 << 20)
+    data = DeviceDataset.from_data(tiny_data([40] * 2, size=32), CPU.device)
+
+    def num_fitting(network: str = "convnet", **fields: int) -> int:
+        return num_parallel(Protocol(network=network, **fields), data, gpu)  # type: ignore[arg-type]
+
+    assert (num_fitting(), num_fitting("lenet")) == (5, 1)
+    assert num_parallel(Protocol(), data, CPU) == 1
+    free = 400 << 20
+    several = num_fitting()
+    assert 1 < several < 5
+    assert num_fitting("convnet(width=256)") < several < num_fitting(batch_size=10)
+    free = 0
+    assert num_fitting() == 1
+
+
+def test_more_synthetic_images_mean_fewer_classes_per_pass() -> None:
+    data, network = tiny_data([40] * 6), "convnet(width=8, depth=2)"
+
+    def num_chunks(ipc: int) -> int:
+        recipe = DCRecipe(ipc=ipc, network=network, iterations=2, outer_steps=3, inner_epochs=2, batch_size=2)
+        run = RunContext(compute=CPU, memory_limit=3 << 20)
+        return len(GradientMatching(data, recipe, run, [ipc] * 6).chunks)
+
+    assert num_chunks(1) == 1
+    assert num_chunks(40) > 2
+
+
+def test_pairs_of_images_count_as_memory() -> None:
+    assert _pair_bytes("linear", 256, 50, 3072) == 0
+    assert _pair_bytes("rbf", 256, 50, 3072) >= 4 * (256 + 50) ** 2
+    assert _pair_bytes("laplacian", 256, 50, 3072) >= 4 * 256 * 50 * 3072  # its gradient needs every pixel of a pair
+
+
+def test_the_memory_limit_bounds_the_number_of_classes() -> None:
+    estimate = MemoryEstimate(fixed_bytes=100, bytes_per_class=10)
+    assert estimate.total(3) == 130
+    assert num_classes_that_fit(estimate, CPU, 139) == 3
+    with pytest.warns(UserWarning, match="one class needs about 110 B.*more than the memory limit of 105 B"):
+        assert num_classes_that_fit(estimate, CPU, 105) == 1
+
+
+def test_networks_of_users_can_be_estimated() -> None:
+    class Odd(nn.Module):
+        """A network with batch norm of vectors, an index buffer and an output of several tensors."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("order", torch.arange(64))
+            self.norm, self.memory, self.head = nn.BatchNorm1d(64), nn.LSTM(64, 4, batch_first=True), nn.Linear(4, 3)
+
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            rows = self.norm(images.flatten(1)[:, self.get_buffer("order")])
+            logits: torch.Tensor = self.head(self.memory(rows[:, None])[0][:, 0])
+            return logits
+
+    network = networks.to_embedding(networks.use_batch_statistics(Odd().to("meta")))
+    sizes = {"real_per_class": 1, "synthetic_per_class": 1, "num_stored": 1, "num_learned": 1}
+    assert estimate_memory(network, CPU, (1, 8, 8), custom_kernels=False, **sizes).total(1) > 0
+    assert images_per_pass(network, CPU, (1, 8, 8)) == 2**22 // (2 * 64)
+
+
+@given(num=st.integers(1, 60), max_size=st.integers(1, 20), remaining=st.sets(st.integers(0, 59)))
+def test_splits_are_even_and_groups_do_not_depend_on_what_remains(num: int, max_size: int, remaining: set[int]) -> None:
+    parts = split_evenly(num, max_size)
+    sizes = [part.stop - part.start for part in parts]
+    assert [index for part in parts for index in range(num)[part]] == list(range(num))
+    assert len(parts) == -(-num // max_size)
+    assert max(sizes) <= max_size
+    groups = remaining_groups(num, max_size, remaining)
+    assert [index for group in groups for index in group] == sorted(remaining & set(range(num)))
+    part_of = {index: number for number, part in enumerate(parts) for index in range(num)[part]}
+    assert all(len({part_of[index] for index in group}) == 1 for group in groups)

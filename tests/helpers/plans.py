@@ -1,0 +1,36 @@
+"""Make and execute a tiny plan, without the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from condenset import Splits
+from condenset.engine import ComputeDevice
+from condenset.pipeline.execute import execute_plan
+from condenset.pipeline.plan import Plan, make_plan
+from condenset.pipeline.request import RunRequest
+from condenset.pipeline.results import Record
+from condenset.runs.context import RunContext
+from helpers.reference_dm import tiny_data
+
+SPLITS = Splits(train=tiny_data([6, 6]), test=tiny_data([6, 6], seed=1))
+NETWORK = "convnet(width=8, depth=1)"
+CPU = ComputeDevice.select("cpu")
+
+
+def make_tiny_plan(**fields: Any) -> Plan:
+    """Return a plan of `random` and `dm` with one image per class; `fields` are those of a `RunRequest`."""
+    defaults: dict[str, Any] = {
+        "methods": ("random", "dm"),
+        "ipcs": (1,),
+        "recipe_fields": {"iterations": 2, "network": NETWORK},
+        "protocol_fields": {"num_networks": 2, "epochs": 1, "network": NETWORK},
+        "whole": False,
+    }
+    return make_plan(SPLITS.train, RunRequest(**{**defaults, **fields}), dataset="tiny")
+
+
+def execute_in(directory: Path | None, plan: Plan, **fields: Any) -> list[Record]:
+    """Execute a plan in a directory; `fields` are those of the `RunContext`."""
+    return execute_plan(plan, SPLITS, RunContext(compute=CPU, directory=directory, **fields))

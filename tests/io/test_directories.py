@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from condenset.errors import UserError
+from condenset.io.directories import (
+    atomic_directory,
+    create_unique_directory,
+    ensure_writable,
+    is_empty,
+    lock_directory,
+    remove_temporary_files,
+    wrap_os_errors,
+)
+from condenset.io.locks import try_lock
+
+
+def test_os_errors_become_one_line(tmp_path: Path) -> None:
+    full_disk = pytest.raises(UserError, match=r"^cannot write to some/path: No space left on device$")
+    with full_disk, wrap_os_errors("some/path"):
+        raise OSError(28, "No space left on device")
+    wrong_type = pytest.raises(UserError, match=rf"^cannot read {tmp_path}: Is a directory$")
+    with wrong_type, wrap_os_errors(tmp_path, "read"):
+        tmp_path.read_bytes()
+    failed_rename = pytest.raises(UserError, match=rf"^cannot write to {tmp_path / 'b'}: ")  # names the target
+    with failed_rename, wrap_os_errors(tmp_path):
+        (tmp_path / "a").rename(tmp_path / "b")
+
+
+def test_ensure_writable(tmp_path: Path) -> None:
+    ensure_writable(tmp_path / "new" / "directory")
+    assert is_empty(tmp_path / "new" / "directory")
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="cannot write to"):
+        ensure_writable(tmp_path / "file")
+
+
+def test_hidden_files_do_not_count(tmp_path: Path) -> None:
+    assert is_empty(tmp_path / "missing")
+    (tmp_path / ".hidden").touch()
+    assert is_empty(tmp_path)
+    (tmp_path / "visible").touch()
+    assert not is_empty(tmp_path)
+
+
+def test_unique_directories_are_numbered(tmp_path: Path) -> None:
+    names = [create_unique_directory(tmp_path / "runs" / "digits").name for _ in range(3)]
+    assert names == ["digits", "digits-2", "digits-3"]
+
+
+def test_lock_excludes_others_until_the_block_ends(tmp_path: Path) -> None:
+    with lock_directory(tmp_path):
+        with try_lock(tmp_path) as is_free:
+            assert is_free is False
+        with pytest.raises(UserError, match=f"another process is using {tmp_path}"), lock_directory(tmp_path):
+            pass
+    with try_lock(tmp_path) as is_free:
+        assert is_free
+
+
+def test_only_temporary_files_of_these_names_are_removed(tmp_path: Path) -> None:
+    removed = [".a.json.x1.tmp", "sets/.dm-1.safetensors.x2.tmp", "parts/b/c/.record.json.x3.tmp"]
+    remaining = ["a.json", ".other.json.x1.tmp", "sets/dm-1.safetensors", "sets/.notes.tmp", "parts/b/record.json"]
+    for name in (*removed, *remaining):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    remove_temporary_files(tmp_path, ("a.json", "sets/*.safetensors", "parts/**/*"))
+    files = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+    assert files == set(remaining)
+
+
+def test_atomic_directory_appears_completely_or_not_at_all(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    with pytest.raises(RuntimeError, match="stop"), atomic_directory(target) as workspace:
+        (workspace / "target").mkdir()
+        raise RuntimeError("stop")
+    assert list(tmp_path.iterdir()) == []
+    with atomic_directory(target) as workspace:
+        (workspace / "target").mkdir()
+        (workspace / "target" / "file").touch()
+        assert not target.exists()
+    assert [path.name for path in target.iterdir()] == ["file"] and list(tmp_path.iterdir()) == [target]

@@ -1,0 +1,157 @@
+"""`condense` and `evaluate`: recipes and protocols as objects or keywords, own networks, directories."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import get_type_hints
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import condenset as cs
+from condenset.pipeline.api import ProtocolOptions, RecipeOptions
+from helpers.reference_dm import tiny_data
+
+NETWORK = "convnet(width=8, depth=2)"
+FAST = {"device": "cpu", "verbose": False}
+
+
+@pytest.fixture(scope="module")
+def data() -> cs.ImageData:
+    return tiny_data([12, 12, 12])
+
+
+def small_cnn(channels: int, size: int, num_classes: int) -> nn.Module:
+    """Return a user's own network, with layers whose initialisation is its own."""
+    network = nn.Sequential(
+        nn.Conv2d(channels, 4, 3, padding=1), nn.PReLU(), nn.Flatten(), nn.Linear(4 * size**2, num_classes)
+    )
+    nn.init.normal_(network[0].weight, std=0.1)
+    return network
+
+
+class EmbeddingNet(nn.Module):
+    """A user's own network whose embedding is not the input of its last linear layer."""
+
+    def __init__(self, channels: int, size: int, num_classes: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(channels, 2, 3, padding=1)
+        self.head = nn.Sequential(nn.Linear(2 * size**2, 4), nn.ReLU(), nn.Linear(4, num_classes))
+
+    def embed(self, images: Tensor) -> Tensor:
+        return self.conv(images).flatten(1)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.embed(images))
+
+
+def test_a_recipe_gives_the_set_of_its_keywords(data: cs.ImageData) -> None:
+    recipe = cs.DMRecipe(ipc=2, network=NETWORK, iterations=3, batch_size=4)
+    by_recipe = cs.condense(data, recipe, seed=1, **FAST)
+    by_keywords = cs.condense(data, "dm", ipc=2, network=NETWORK, iterations=3, batch_size=4, seed=1, **FAST)
+    assert torch.equal(by_recipe.images, by_keywords.images)
+    assert by_recipe.provenance["method"] == "dm"
+
+
+def test_a_protocol_gives_the_scores_of_its_keywords(data: cs.ImageData) -> None:
+    fields = {"network": NETWORK, "num_networks": 2, "epochs": 3}
+    by_protocol = cs.evaluate(data, data, cs.Protocol(**fields), **FAST)
+    assert by_protocol.accuracies == cs.evaluate(data, data, **fields, **FAST).accuracies
+
+
+def test_settings_beside_a_recipe_or_protocol_are_refused(data: cs.ImageData) -> None:
+    with pytest.raises(cs.UserError, match="recipe"):
+        cs.condense(data, cs.RandomRecipe(ipc=1), ipc=2)
+    with pytest.raises(cs.UserError, match="recipe"):
+        cs.condense(data, cs.DMRecipe(ipc=1), iterations=2)
+    with pytest.raises(cs.UserError, match="protocol"):
+        cs.evaluate(data, data, cs.Protocol(), epochs=2)
+
+
+def test_keywords_cover_every_field_with_its_type() -> None:
+    recipe_hints, protocol_hints = get_type_hints(RecipeOptions), get_type_hints(ProtocolOptions)
+    for method in cs.METHODS.values():
+        hints = get_type_hints(method.recipe)
+        for field in dataclasses.fields(method.recipe):
+            if field.name != "ipc":
+                assert field.name in recipe_hints
+                assert hints[field.name] == recipe_hints[field.name] or field.name in ("network", "pool")
+    assert protocol_hints.keys() == {field.name for field in dataclasses.fields(cs.Protocol)}
+
+
+def test_ipc_defaults_to_ten(data: cs.ImageData) -> None:
+    assert len(cs.condense(data, "random", **FAST)) == 30
+
+
+@pytest.mark.parametrize("method", [name for name, method in cs.METHODS.items() if hasattr(method.recipe, "network")])
+@pytest.mark.parametrize("builder", [small_cnn, EmbeddingNet])
+def test_every_method_condenses_with_an_own_network(method: str, builder: object, data: cs.ImageData) -> None:
+    fields = {**cs.METHODS[method].tiny, "network": builder}
+    first, second = (cs.condense(data, method, ipc=1, seed=1, **fields, **FAST) for _ in range(2))
+    assert torch.equal(first.images, second.images) and torch.equal(first.labels, second.labels)
+    assert first.provenance["recipe"]["network"] == builder.__name__
+
+
+def test_own_networks_are_evaluated(data: cs.ImageData) -> None:
+    fields = {"num_networks": 2, "epochs": 20, **FAST}
+    scores = cs.evaluate(data, data, network=small_cnn, **fields)
+    assert scores.accuracies == cs.evaluate(data, data, network=small_cnn, **fields).accuracies
+    assert scores.network == "small_cnn" and scores.mean > 0.5
+
+
+def test_dm_matches_the_embedding_that_a_network_declares(data: cs.ImageData) -> None:
+    from condenset import networks
+
+    spec = networks.as_spec(EmbeddingNet)
+    network = networks.build(spec, channels=3, size=8, num_classes=3)
+    images = torch.rand(2, 3, 8, 8)
+    expected = network.embed(images)
+    assert torch.equal(networks.to_embedding(network)(images), expected)
+
+
+def test_condense_continues_in_its_directory(data: cs.ImageData, tmp_path: Path) -> None:
+    fields = {"ipc": 1, "network": NETWORK, "iterations": 3, "batch_size": 4, **FAST}
+    first = cs.condense(data, "dm", directory=tmp_path / "a", **fields)
+    again = cs.condense(data, "dm", directory=tmp_path / "a", **fields)
+    assert torch.equal(first.images, again.images)
+    assert first.provenance["seconds"] == again.provenance["seconds"]  # read, not made again
+    assert torch.equal(cs.CondensedSet.load(tmp_path / "a" / "condensed.safetensors").images, first.images)
+    with pytest.raises(cs.UserError, match="another recipe"):
+        cs.condense(data, "dm", directory=tmp_path / "a", **{**fields, "iterations": 4})
+
+
+def test_evaluate_continues_in_its_directory(data: cs.ImageData, tmp_path: Path) -> None:
+    fields = {"network": NETWORK, "epochs": 3, **FAST}
+    one = cs.evaluate(data, data, num_networks=1, directory=tmp_path / "a", **fields)
+    two = cs.evaluate(data, data, num_networks=2, directory=tmp_path / "a", **fields)
+    assert two.accuracies[:1] == one.accuracies
+    assert two.accuracies == cs.evaluate(data, data, num_networks=2, **fields).accuracies
+
+
+def test_a_directory_with_other_files_is_refused(data: cs.ImageData, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(cs.UserError, match="must be empty"):
+        cs.condense(data, "random", ipc=1, directory=tmp_path, **FAST)
+    assert [path.name for path in tmp_path.iterdir() if path.name != "data"] == ["notes.txt"]
+
+
+def test_numpy_numbers_are_accepted(data: cs.ImageData) -> None:
+    small = cs.condense(
+        data, "dm", ipc=np.int64(1), lr=np.float32(1), iterations=np.int32(2), network=NETWORK, batch_size=4, **FAST
+    )
+    assert small.provenance["recipe"]["lr"] == 1.0
+
+
+def test_progress_is_shown_unless_verbose_is_off(data: cs.ImageData, monkeypatch: pytest.MonkeyPatch) -> None:
+    from condenset.io.progress import ProgressBar
+
+    started: list[str] = []
+    monkeypatch.setattr(ProgressBar, "start", lambda self, description, total, done=0: started.append(description))
+    fields = {"ipc": 1, "network": NETWORK, "iterations": 2, "batch_size": 4, "device": "cpu"}
+    cs.condense(data, "dm", verbose=False, **fields)
+    assert not started
+    cs.condense(data, "dm", **fields)
+    assert started == ["dm, 1 per class"]

@@ -1,0 +1,83 @@
+"""Test recipe.toml: a plan written and read again."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from condenset import UserError, load
+from condenset.pipeline.config import plan_to_toml, read_plan, write_plan
+from condenset.pipeline.plan import Plan, make_plan
+from condenset.pipeline.request import RunRequest
+from helpers.reference_dm import tiny_data
+
+DATA = tiny_data([6, 6])
+REQUEST = RunRequest(methods=("random", "dm"), ipcs=(1, 2))
+
+
+def write_and_read(plan: Plan, directory: Path) -> Plan:
+    write_plan(directory / "recipe.toml", plan)
+    return read_plan(directory / "recipe.toml")
+
+
+def test_a_plan_can_be_written_and_read(tmp_path: Path) -> None:
+    fields: dict[str, Any] = {"network": "mlp(width=3)", "lr": 1e-7}
+    request = dataclasses.replace(REQUEST, recipe_fields=fields, protocol_fields={"num_networks": 3})
+    settings: dict[str, Any] = {
+        "seed": -3,
+        "precision": "bfloat16",
+        "memory_limit": 2**30,
+        "size": 8,
+        "data_dir": "/x y",
+    }
+    plan = make_plan(DATA, request, dataset='a "b" \\ c\t\n\x7f\x01 é 😀', **settings)
+    assert write_and_read(plan, tmp_path) == plan
+    condense_only = make_plan(DATA, dataclasses.replace(REQUEST, evaluate=False), dataset="tiny")
+    assert write_and_read(condense_only, tmp_path) == condense_only
+
+
+def test_the_first_line_names_the_command() -> None:
+    plan = make_plan(DATA, REQUEST, dataset="tiny")
+    assert "condenset run --config" in plan_to_toml(plan).splitlines()[0]
+    assert "condenset condense --config" in plan_to_toml(dataclasses.replace(plan, protocol=None)).splitlines()[0]
+
+
+def test_a_short_config_gets_the_presets_of_its_dataset(tmp_path: Path) -> None:
+    path = tmp_path / "short.toml"
+    path.write_text('dataset = "digits"\n[[jobs]]\nmethod = "dm"\n[protocol]\n[whole]\n')
+    plan = make_plan(load("digits").train, RunRequest(), read_plan(path), dataset="digits")
+    assert plan.protocol is not None
+    assert plan.whole is not None
+    assert plan.jobs[0].ipc == 10
+    assert plan.jobs[0].recipe.iterations == 500  # type: ignore[union-attr]
+    assert (plan.protocol.epochs, plan.whole.epochs) == (500, 40)
+
+
+def test_a_memory_limit_may_have_a_unit(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.toml"
+    path.write_text('dataset = "digits"\nmemory_limit = "2GiB"\n[[jobs]]\nmethod = "dm"\n')
+    assert read_plan(path).memory_limit == 2**31
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('jobs = "dm"', "recipe.toml is not a recipe of condenset: give the recipe.toml of a run"),
+        ("[[jobs]]\nipc = 3", "is not a recipe of condenset"),
+        ('[[jobs]]\nmethod = "dm"', "is not a recipe of condenset"),
+        ('datset = "digits"', "recipe.toml: a key of the recipe must be one of .* did you mean 'dataset'"),
+        ('dataset = "a"\n[[jobs]]\nmethod = "dmm"', "recipe.toml: method must be one of .* did you mean 'dm'"),
+        ('dataset = "a"\n[[jobs]]\nmethod = "dm"\nlrr = 3', "recipe.toml: an option of dm must be one of"),
+        ('dataset = "a"\n[[jobs]]\nmethod = "dm"\n[protocol]\nepochs = -1', "epochs must be a whole number"),
+        ('dataset = "a"\njobs = []', "recipe.toml: a run must have at least one job"),
+        ("dataset = ", "recipe.toml is not TOML"),
+    ],
+)
+def test_an_invalid_config_is_refused(tmp_path: Path, content: str, message: str) -> None:
+    path = tmp_path / "recipe.toml"
+    path.write_text(content)
+    with pytest.raises(UserError, match=message):
+        read_plan(path)

@@ -1,0 +1,115 @@
+"""Checkpoints: when they are written, and which are accepted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from condenset import UserError
+from condenset.io.files import write_tensors
+from condenset.runs import checkpoint, loop
+from condenset.runs.checkpoint import CheckpointTimer
+from condenset.runs.loop import run_loop
+from helpers.command_line import list_files
+from helpers.loops import counting_step, make_run, make_state
+
+
+@pytest.fixture(autouse=True)
+def sync_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "SYNC_SECONDS", 0.0)
+
+
+def test_no_checkpoint_before_it_is_due(tmp_path: Path) -> None:
+    state = make_state()
+    run_loop(make_run(tmp_path), state, 9, counting_step(state), "")
+    assert list_files(tmp_path) == ["events.jsonl"]
+
+
+def test_slow_checkpoints_are_rare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now, write_times, write_seconds = 0.0, list[float](), 3.0
+
+    def write(*_: object) -> None:
+        nonlocal now
+        write_times.append(now)
+        now += write_seconds
+
+    monkeypatch.setattr(checkpoint, "write_tensors", write)
+    monkeypatch.setattr(checkpoint.time, "monotonic", lambda: now)
+    run, state = make_run(tmp_path, checkpoint_timer=CheckpointTimer(last_save=0.0)), make_state()
+    for step in range(1000):
+        now += 1.0
+        run.save_checkpoint(step, 0.0, state)
+    assert write_times[0] == 30.0
+    assert write_times[1] - write_times[0] == 3.0 + 150.0  # a fiftieth of the time
+    assert len(write_times) == 7
+    now, write_seconds = now + 3000.0, 103.0
+    run.save_checkpoint(1000, 0.0, state)
+    now += 600.0
+    run.save_checkpoint(1001, 0.0, state)
+    assert len(write_times) == 9  # after ten minutes at the latest
+
+
+def test_checkpoint_of_another_job_is_ignored(tmp_path: Path) -> None:
+    make_run(tmp_path, job="dm-10").save_checkpoint(3, 1.0, make_state(), force=True)
+    state = make_state()
+    with pytest.raises(UserError, match="There is no checkpoint yet"):
+        run_loop(make_run(tmp_path), state, 9, counting_step(state, lambda i: state["losses"].fill_(torch.nan)), "")
+    run = make_run(tmp_path)
+    assert run.load_checkpoint(make_state(), 9) == 0
+    assert run.previous_seconds == 0
+    assert run.checkpoint_recipe() is None
+    assert make_run(tmp_path, job="dm-10").checkpoint_recipe() == {"lr": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("fields", "difference"),
+    [
+        ({"recipe": {"lr": 2.0}}, "it differs in lr"),
+        ({"recipe": {"lr": 1.0, "batch_size": 3}}, "it differs in batch_size"),
+        ({"seed": 1}, "it differs in seed"),
+    ],
+)
+def test_checkpoint_of_another_recipe_is_refused(tmp_path: Path, fields: dict[str, object], difference: str) -> None:
+    make_run(tmp_path).save_checkpoint(3, 1.0, make_state(), force=True)
+    with pytest.raises(UserError, match=f"belongs to another recipe .{difference}"):
+        make_run(tmp_path, **fields).load_checkpoint(make_state(), 9)
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        "{",
+        "[]",
+        "[" * 100_000,
+        "{}",
+        json.dumps({"job": "dm-1", "recipe": 3, "seed": 0, "step": 1, "seconds": 1}),
+        json.dumps({"job": "dm-1", "recipe": {"lr": 1.0}, "seed": 0, "step": "x", "seconds": 1}),
+    ],
+    ids=range(6),
+)
+def test_invalid_metadata_is_refused(tmp_path: Path, metadata: str) -> None:
+    write_tensors(tmp_path / "checkpoint", make_state(), {"checkpoint": metadata})
+    with pytest.raises(UserError, match="is not a checkpoint; delete it to restart this job"):
+        make_run(tmp_path).load_checkpoint(make_state(), 9)
+    assert make_run(tmp_path).checkpoint_recipe() is None
+
+
+def test_other_tensors_and_invalid_steps_are_refused(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    run.save_checkpoint(3, 1.0, {**make_state(), "images": torch.zeros(3)}, force=True)
+    with pytest.raises(UserError, match="contains other tensors than this job needs"):
+        run.load_checkpoint(make_state(), 9)
+    for step in (10, -1):
+        run.save_checkpoint(step, 1.0, make_state(), force=True)
+        state = make_state()
+        with pytest.raises(UserError, match=f"must be at an iteration from 0 to 9, but got iteration {step}"):
+            run_loop(run, state, 9, counting_step(state), "")
+
+
+def test_checkpoint_that_cannot_be_written_is_a_user_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"cannot write to .*checkpoint: Not a directory"):
+        make_run(tmp_path / "file" / "run").save_checkpoint(1, 1.0, make_state(), force=True)

@@ -1,0 +1,45 @@
+"""Run directories."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from condenset import UserError
+from condenset.io.directories import create_unique_directory, lock_directory
+from condenset.runs.directory import create_run_directory
+from helpers.command_line import list_files
+
+
+def test_unique_directories_are_numbered(tmp_path: Path) -> None:
+    assert create_unique_directory(tmp_path / "runs" / "digits").name == "digits"
+    (tmp_path / "runs" / "digits-2").write_text("")
+    assert create_unique_directory(tmp_path / "runs" / "digits").name == "digits-3"
+    assert (tmp_path / "runs" / "digits-3").is_dir()
+
+
+def test_directory_is_used_by_one_process_at_a_time(tmp_path: Path) -> None:
+    in_use = pytest.raises(UserError, match="another process is using")
+    with lock_directory(tmp_path), in_use, lock_directory(tmp_path):
+        pass
+    with lock_directory(tmp_path):
+        pass  # the lock is free again
+
+
+def test_temporary_files_do_not_count_as_content(tmp_path: Path) -> None:
+    (tmp_path / ".recipe.toml.abc.tmp").write_text("incomplete")
+    assert create_run_directory(tmp_path, overwrite=False) == tmp_path
+    assert list_files(tmp_path) == []
+
+
+def test_other_files_are_never_removed(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("")
+    for overwrite in (False, True):
+        with pytest.raises(UserError, match="must be empty or a run directory"):
+            create_run_directory(tmp_path, overwrite=overwrite)
+    (tmp_path / "recipe.toml").write_text("# condenset run\n")
+    with pytest.raises(UserError, match="already contains a run"):
+        create_run_directory(tmp_path, overwrite=False)
+    create_run_directory(tmp_path, overwrite=True)
+    assert list_files(tmp_path) == ["notes.txt"]

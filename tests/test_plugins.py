@@ -1,0 +1,137 @@
+"""Methods, networks and datasets of other packages work like the built-in ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import condenset as cs
+
+PLUGIN = '''
+"""An installed package that adds a method, a network and a dataset."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+
+import condenset as cs
+from condenset.data import DatasetSource, LazyDataset, make_lazy_split
+from condenset.methods import Method, Recipe
+from condenset.methods.common import build_condensed_set, class_labels, images_per_class
+from condenset.networks import Architecture
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstRecipe(Recipe):
+    """Settings of the method `first`."""
+
+    offset: int = 0
+
+
+def condense(data, recipe, run):
+    """Select the first images of every class, after an offset."""
+    counts = images_per_class(data, recipe)
+    first = recipe.offset
+    rows = [(data.labels == label).nonzero()[first : first + num, 0] for label, num in enumerate(counts)]
+    pixels = data.images[torch.cat(rows)].float() / 255
+    mean, std = (torch.tensor(values)[:, None, None] for values in (data.mean, data.std))
+    return build_condensed_set((pixels - mean) / std, class_labels(counts), data, recipe, run, 0.0)
+
+
+METHOD = Method(
+    name="first", recipe=FirstRecipe, condense=condense, summary="Select the first images.", is_coreset=True
+)
+
+
+class Linear(nn.Module):
+    def __init__(self, *, channels, size, num_classes):
+        super().__init__()
+        self.layer = nn.Linear(channels * size**2, num_classes)
+
+    def forward(self, images):
+        return self.layer(images.flatten(1))
+
+
+NETWORK = Architecture(name="linear", make=Linear, title="Linear", description="one linear layer")
+
+
+def read(directory, size):
+    generator = np.random.default_rng(0)
+    labels = np.repeat(np.arange(3), 8)
+    images = (labels[:, None, None, None] * 60 + generator.integers(0, 60, (24, 1, 8, 8))).astype(np.uint8)
+    split = make_lazy_split(images, labels)
+    return LazyDataset(split, split, ("a", "b", "c"), "made up")
+
+
+DATASET = DatasetSource(
+    name="stripes", title="Made-up images", num_classes=3, num_train=24, num_test=24, shape=(1, 8, 8), read=read
+)
+'''
+ENTRY_POINTS = """
+[condenset.methods]
+first = condenset_plugin:METHOD
+
+[condenset.networks]
+linear = condenset_plugin:NETWORK
+
+[condenset.datasets]
+stripes = condenset_plugin:DATASET
+"""
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """Return a directory of installed packages with the plugin, laid out as an installer does."""
+    site = tmp_path / "site"
+    metadata = site / "condenset_plugin-1.0.dist-info"
+    metadata.mkdir(parents=True)
+    (site / "condenset_plugin.py").write_text(PLUGIN)
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: condenset-plugin\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text(ENTRY_POINTS)
+    return site
+
+
+@pytest.fixture
+def registered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Register the method, the network and the dataset in this process."""
+    (tmp_path / "condenset_plugin.py").write_text(PLUGIN)
+    monkeypatch.syspath_prepend(tmp_path)
+    import condenset_plugin
+
+    cs.register_method(condenset_plugin.METHOD)
+    cs.register_network(condenset_plugin.NETWORK)
+    cs.register_dataset(condenset_plugin.DATASET)
+    yield
+    cs.METHODS.unregister("first")
+    cs.NETWORKS.unregister("linear")
+    cs.DATASETS.unregister("stripes")
+    del sys.modules["condenset_plugin"]
+
+
+@pytest.mark.usefixtures("registered")
+def test_registered_items_work_from_python() -> None:
+    data = cs.load("stripes", verbose=False)
+    small = cs.condense(data.train, "first", ipc=2, offset=1, verbose=False)
+    assert small.provenance["method"] == "first" and small.provenance["recipe"]["offset"] == 1
+    scores = cs.evaluate(small, data.test, network="linear", num_networks=1, epochs=30, device="cpu", verbose=False)
+    assert scores.mean > 0.5
+    matched = cs.condense(data.train, "dm", ipc=1, network="linear", iterations=2, device="cpu", verbose=False)
+    assert matched.provenance["recipe"]["network"] == "linear"
+
+
+def test_an_installed_package_adds_items_to_the_command_line(site: Path, tmp_path: Path) -> None:
+    options = "--method first,dm --ipc 1 --network linear --iterations 2 --nets 1 --epochs 2 --no-whole --device cpu"
+    command = [sys.executable, "-m", "condenset", "run", "stripes", *options.split(), "--out", "out", "--json"]
+    environment = {**os.environ, "PYTHONPATH": str(site)}
+    process = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    records = json.loads(process.stdout)
+    assert [(record["method"], record["network"]) for record in records] == [("first", "linear"), ("dm", "linear")]
