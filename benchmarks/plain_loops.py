@@ -51,7 +51,7 @@ class PlainMatching:
         """Return the augmentation that real and synthetic images of a class share in this step."""
         row = torch.tensor([label], device=self.device)
         uniform = rng.uniform(self.key, self.step_number, row, augment.NUM_UNIFORMS)
-        return augment.draw(uniform, self.operations, self.data.size)
+        return augment.sample_transform(uniform, self.operations, self.data.size)
 
     def update(self, loss: Tensor) -> None:
         """Update the synthetic images."""
@@ -123,7 +123,7 @@ class PlainGradientMatching(PlainMatching):
             for index in torch.randperm(len(images), device=self.device).split(256):
                 rows = torch.arange(len(index), device=self.device)
                 uniform = rng.uniform(self.training_key, self.step_number, rows, augment.NUM_UNIFORMS)
-                transform = augment.draw(uniform, self.operations, self.data.size, shared=True)
+                transform = augment.sample_transform(uniform, self.operations, self.data.size, shared=True)
                 batch = augment.apply(transform, images[index][:, None])[:, 0]
                 self.network_optimizer.zero_grad()
                 F.cross_entropy(self.network(batch), self.labels[index]).backward()
@@ -135,7 +135,7 @@ def make_plain_epoch(data: DeviceDataset, protocol: Protocol, compute: ComputeDe
     shape = {"channels": data.channels, "size": data.size, "num_classes": data.num_classes}
     network = networks.build(protocol.network, **shape).to(compute.device).train()
     sgd = torch.optim.SGD(network.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4)
-    operations, key = augment.parse(protocol.augment), rng.make_key(0, "plain", device=compute.device)
+    operations, key = augment.parse_strategy(protocol.augment), rng.make_key(0, "plain", device=compute.device)
     step = 0
 
     def train_epoch() -> None:
@@ -143,7 +143,7 @@ def make_plain_epoch(data: DeviceDataset, protocol: Protocol, compute: ComputeDe
         for index in torch.randperm(len(data), device=compute.device).split(protocol.batch_size):
             rows = torch.arange(len(index), device=compute.device)
             uniform = rng.uniform(key, step, rows, augment.NUM_UNIFORMS)
-            transform = augment.draw(uniform, operations, data.size, shared=True)
+            transform = augment.sample_transform(uniform, operations, data.size, shared=True)
             images = augment.apply(transform, data.images(index)[:, None])[:, 0]
             sgd.zero_grad()
             F.cross_entropy(network(images), data.labels[index]).backward()

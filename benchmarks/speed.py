@@ -50,7 +50,7 @@ def time_dm(compute: ComputeDevice, matrix_flops: float, seconds: float, plain: 
     compute.reset_peak_memory()
     start = time.perf_counter()
     problem, data = make_dm(compute, **sizes)
-    step = problem.prepare()
+    step = problem.make_step()
     step(0)
     start_seconds, memory = time.perf_counter() - start, compute.peak_memory()
     functions: list[Callable[[], None]] = [lambda: step(0)]
@@ -76,7 +76,7 @@ def time_dsa(compute: ComputeDevice, matrix_flops: float, seconds: float, plain:
     start = time.perf_counter()
     problem = GradientMatching(data, recipe, RunContext(compute=compute), [recipe.ipc] * data.num_classes)
     problem.sample_network()
-    match, step = capture_step(problem.match, problem.match_state, compute), problem.prepare()
+    match, step = capture_step(problem.match, problem.match_state, compute), problem.make_step()
     step(0)
     row: Row = {name: sizes[name] for name in ("classes", "ipc", "batch_size")}
     row |= {"inner_epochs": recipe.loops[1], "start_seconds": time.perf_counter() - start}
@@ -133,7 +133,7 @@ def make_iterations(compute: ComputeDevice, sizes: Row, **fixed: Any) -> Callabl
     """Return a function that runs as many iterations as the sizes say."""
     num_iterations = sizes["iterations"]
     problem, _ = make_dm(compute, **{name: size for name, size in sizes.items() if name != "iterations"}, **fixed)
-    step = problem.prepare()
+    step = problem.make_step()
 
     def run_iterations() -> None:
         for number in range(num_iterations):

@@ -1,4 +1,4 @@
-"""Without a GPU kernels run in triton's interpreter, so that they are tested all the same; and what files share."""
+"""Shared fixtures. Without a GPU, kernels run in the interpreter of Triton."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # on tiny tensors threads only wait for each other; torch reads it once
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # threads slow down tiny tensors; torch reads this once
 
 import pytest
 import torch
@@ -18,15 +18,15 @@ from helpers.command_line import CommandRunner, run_in_process, write_npz
 
 
 @pytest.fixture(autouse=True)
-def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test may see, or fill, the folders of whoever runs it."""
+def temporary_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use temporary data and working directories, not those of the user."""
     monkeypatch.setenv("CONDENSET_DATA", str(tmp_path / "data"))
     monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Runs this small only wait for each other's threads."""
+def single_thread() -> Iterator[None]:
+    """Use one thread, which is fastest for tiny tensors."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -35,7 +35,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture
 def condenset(capsys: pytest.CaptureFixture[str]) -> CommandRunner:
-    """`condenset("run", "digits", "--ipc", 1)` gives the exit code and what was printed."""
+    """Return a function that runs a command: `condenset("run", "digits", "--ipc", 1)` -> exit code and output."""
     return functools.partial(run_in_process, capsys)
 
 

@@ -21,7 +21,7 @@ def uniforms(seed: int, groups: int) -> torch.Tensor:
 def test_each_operation_equals_the_reference(operation: str, channels: int, size: int) -> None:
     uniform_GU = uniforms(size, 7)
     images = torch.randn(7, 2, channels, size, size, generator=torch.Generator().manual_seed(1))
-    out = augment.apply(augment.draw(uniform_GU, (operation,), size), images)
+    out = augment.apply(augment.sample_transform(uniform_GU, (operation,), size), images)
     for group, u in enumerate(uniform_GU):
         expected = augment_class(images[group], (operation,), u)
         torch.testing.assert_close(out[group], expected, atol=2e-5, rtol=1e-5)
@@ -36,7 +36,7 @@ def test_groups_with_different_operations_in_one_pass(seed: int, size: int, data
     operations = tuple(name + degrees if name == "rotate" else name for name in operations)
     uniform_GU = uniforms(seed, 4)
     images = torch.randn(4, 2, 3, size, size, generator=torch.Generator().manual_seed(seed))
-    out = augment.apply(augment.draw(uniform_GU, operations, size), images)
+    out = augment.apply(augment.sample_transform(uniform_GU, operations, size), images)
     assert out.shape == images.shape
     assert out.isfinite().all()
     for group, u in enumerate(uniform_GU):
@@ -47,7 +47,7 @@ def test_gradients_equal_those_of_the_reference() -> None:
     uniform_GU = uniforms(3, 12)
     images = torch.randn(12, 1, 3, 8, 8, requires_grad=True)
     target = torch.randn(12, 1, 3, 8, 8)
-    (augment.apply(augment.draw(uniform_GU, OPERATIONS, 8), images) * target).sum().backward()
+    (augment.apply(augment.sample_transform(uniform_GU, OPERATIONS, 8), images) * target).sum().backward()
     plain = images.detach().clone().requires_grad_()
     sum((augment_class(plain[g], OPERATIONS, u) * target[g]).sum() for g, u in enumerate(uniform_GU)).backward()
     torch.testing.assert_close(images.grad, plain.grad, atol=2e-5, rtol=1e-4)
@@ -55,11 +55,11 @@ def test_gradients_equal_those_of_the_reference() -> None:
 
 def test_training_shares_the_operation_but_not_its_parameters() -> None:
     uniform_GU = uniforms(5, 8)
-    transform = augment.draw(uniform_GU, ("rotate", "scale"), 8, shared=True)
+    transform = augment.sample_transform(uniform_GU, ("rotate", "scale"), 8, shared=True)
     rotated = transform.theta_G23[:, 0, 1] != 0
     assert rotated.all() or not rotated.any()
     assert len(transform.theta_G23.flatten(1).unique(dim=0)) == 8
-    is_rotated = augment.draw(uniforms(5, 40), ("rotate", "scale"), 8).theta_G23[:, 0, 1] != 0
+    is_rotated = augment.sample_transform(uniforms(5, 40), ("rotate", "scale"), 8).theta_G23[:, 0, 1] != 0
     assert is_rotated.any() and not is_rotated.all()
 
 
@@ -71,32 +71,32 @@ def test_every_operation_is_sampled_equally_often() -> None:
 def test_extremes_of_cutout_and_crop() -> None:
     u = torch.full((2, augment.NUM_UNIFORMS), 0.0)
     u[1] = 1 - 2**-24
-    keep = augment.draw(u, ("cutout",), 8).keep_GHW
-    assert keep.sum((1, 2)).tolist() == [64 - 4, 64 - 4]  # at a corner, a quarter of the square is inside
-    shift = augment.draw(u, ("crop",), 16).theta_G23[:, :, 2] * 8
+    mask = augment.sample_transform(u, ("cutout",), 8).mask_GHW
+    assert mask.sum((1, 2)).tolist() == [64 - 4, 64 - 4]  # at a corner, a quarter of the square is inside
+    shift = augment.sample_transform(u, ("crop",), 16).theta_G23[:, :, 2] * 8
     assert shift.tolist() == [[-2, -2], [2, 2]]
 
 
 def test_flip_is_removed_unless_allowed() -> None:
-    assert augment.parse(augment.STRATEGY) == OPERATIONS
-    assert "flip" not in augment.parse(augment.STRATEGY, allow_hflip=False)
-    assert augment.parse("none") == ()
+    assert augment.parse_strategy(augment.DEFAULT_STRATEGY) == OPERATIONS
+    assert "flip" not in augment.parse_strategy(augment.DEFAULT_STRATEGY, allow_hflip=False)
+    assert augment.parse_strategy("none") == ()
 
 
 def test_invalid_strategies_are_refused() -> None:
     with pytest.raises(UserError, match=r"'croop'.*did you mean 'crop'"):
-        augment.parse("color_croop")
+        augment.parse_strategy("color_croop")
     with pytest.raises(UserError, match="name each operation once, but got 'crop_crop'"):
-        augment.parse("crop_crop")
-    assert augment.parse("crop_rotate180") == ("crop", "rotate180")
+        augment.parse_strategy("crop_crop")
+    assert augment.parse_strategy("crop_rotate180") == ("crop", "rotate180")
     with pytest.raises(UserError, match="name each operation once, but got 'rotate_rotate20'"):
-        augment.parse("rotate_rotate20")
+        augment.parse_strategy("rotate_rotate20")
     for name in ("rotate0", "rotate181"):
         with pytest.raises(UserError, match=f"by 1 to 180 degrees, but got '{name}'"):
-            augment.parse(f"crop_{name}")
+            augment.parse_strategy(f"crop_{name}")
     for name in ("crop4", "rotate-5", "rotate1.5", "rotatex"):
         with pytest.raises(UserError, match="augmentation must be one of"):
-            augment.parse(name)
+            augment.parse_strategy(name)
 
 
 def test_the_reference_moves_pixels_as_expected() -> None:

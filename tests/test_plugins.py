@@ -119,9 +119,9 @@ def registered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
 @pytest.mark.usefixtures("registered")
 def test_registered_items_work_from_python() -> None:
     data = cs.load("stripes", verbose=False)
-    small = cs.condense(data.train, "first", ipc=2, offset=1, verbose=False)
-    assert small.provenance["method"] == "first" and small.provenance["recipe"]["offset"] == 1
-    scores = cs.evaluate(small, data.test, network="linear", num_networks=1, epochs=30, device="cpu", verbose=False)
+    condensed = cs.condense(data.train, "first", ipc=2, offset=1, verbose=False)
+    assert condensed.provenance["method"] == "first" and condensed.provenance["recipe"]["offset"] == 1
+    scores = cs.evaluate(condensed, data.test, network="linear", num_networks=1, epochs=30, device="cpu", verbose=False)
     assert scores.mean > 0.5
     matched = cs.condense(data.train, "dm", ipc=1, network="linear", iterations=2, device="cpu", verbose=False)
     assert matched.provenance["recipe"]["network"] == "linear"

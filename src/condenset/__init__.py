@@ -84,18 +84,19 @@ _PUBLIC = {
     "training.protocol": ("Protocol",),
     "training.scores": ("Scores",),
 }
-_MODULES = {name: module for module, names in _PUBLIC.items() for name in names}
-__all__ = sorted(_MODULES)
+_MODULE_OF = {name: module for module, names in _PUBLIC.items() for name in names}
+__all__ = sorted(_MODULE_OF)
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name on first use, so that `condenset --help` does not wait for torch."""
-    if name in _MODULES:
-        value = getattr(import_module(f"condenset.{_MODULES[name]}"), name)
+    if name in _MODULE_OF:
+        value = getattr(import_module(f"condenset.{_MODULE_OF[name]}"), name)
         globals()[name] = value
         return value
     raise AttributeError(f"module 'condenset' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_MODULES})
+    """Return the public names, which editors and shells offer for completion."""
+    return [*__all__, "__version__"]

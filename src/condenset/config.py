@@ -46,17 +46,23 @@ def check_bool_fields(config: object, *names: str) -> None:
         check(isinstance(value, bool), f"{name} must be true or false", value)
 
 
-def field_names(config: type[Any]) -> set[str]:
+def field_names(config_class: type[Any]) -> set[str]:
     """Return the names of a dataclass's fields."""
-    return {field.name for field in dataclasses.fields(config)}
+    return {field.name for field in dataclasses.fields(config_class)}
 
 
-def make_config(config: type[T], description: str, fields: dict[str, Any]) -> T:
-    """Build a config from keywords; an unknown name is an error that suggests the nearest one.
+def make_config(config_class: type[T], description: str, fields: dict[str, Any]) -> T:
+    """Build a config from keywords. Float fields accept integers and NumPy numbers, and text fields accept paths.
 
-    Integers and NumPy numbers are accepted for float fields, and paths for text fields.
+    Args:
+        config_class: The dataclass.
+        description: A noun for a field in error messages, such as "an option of dm".
+        fields: Values by field name.
+
+    Raises:
+        UserError: A name is unknown (the message suggests the nearest one), or a value is invalid.
     """
-    types = {field.name: field.type for field in dataclasses.fields(config)}  # type: ignore[arg-type]
+    types = {field.name: field.type for field in dataclasses.fields(config_class)}  # type: ignore[arg-type]
     for name in fields:
         check_choice(description, name, types)
     values = dict(fields)
@@ -67,4 +73,4 @@ def make_config(config: type[T], description: str, fields: dict[str, Any]) -> T:
             values[name] = os.fspath(value)
         elif types[name] == "str":
             check(isinstance(value, str), f"{name} must be text", value)
-    return config(**values)
+    return config_class(**values)

@@ -25,7 +25,7 @@ def check(condition: bool, rule: str, value: object) -> None:
 
 
 def check_type(value: object, types: type | tuple[type, ...], rule: str) -> None:
-    """Raise the UserError `RULE, but got VALUE` unless the value is an instance of one of the types."""
+    """Raise the UserError `RULE, but got VALUE_OR_TYPE` unless the value is an instance of one of the types."""
     if not isinstance(value, types):
         raise UserError(f"{rule}, but got {describe_value(value)}")
 
@@ -59,12 +59,12 @@ def check_path_encoding(path: str | os.PathLike[str]) -> None:
 
 
 def is_int(value: object) -> bool:
-    """Return whether a value is an integer of Python or NumPy. Booleans are not."""
+    """Return whether a value is a Python or NumPy integer. Booleans do not count."""
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 def is_number(value: object) -> bool:
-    """Return whether a value is a finite number of Python or NumPy that a float can represent. Booleans are not."""
+    """Return whether a value is a finite Python or NumPy number in the range of a float. Booleans do not count."""
     try:
         return isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
     except OverflowError:
@@ -74,7 +74,7 @@ def is_number(value: object) -> bool:
 def safe_repr(value: object) -> str:
     """Return `repr(value)`; numbers that are too long for Python to print get a description."""
     if isinstance(value, numbers.Real) and type(value).__module__ == "numpy":
-        value = value.item()  # type: ignore[attr-defined]  # NumPy prints its type too
+        value = value.item()  # type: ignore[attr-defined]  # the repr of a NumPy number contains its type
     try:
         return repr(value)
     except ValueError:  # Python does not print integers of more than a few thousand digits
@@ -82,14 +82,14 @@ def safe_repr(value: object) -> str:
 
 
 def describe_value(value: object) -> str:
-    """Return the `repr` of a short value, or the type of any other."""
+    """Return the `repr` of None, text or a number, or the type of any other value."""
     if value is None or isinstance(value, str | int | float):
         return safe_repr(value)
     return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
 
 
 def format_names(names: Sequence[str], max_names: int) -> str:
-    """Return the first names, quoted, in one line."""
+    """Return at most `max_names` names, quoted, in one line."""
     return ", ".join(map(repr, names[:max_names])) + (", …" if len(names) > max_names else "")
 
 

@@ -17,33 +17,35 @@ class Named(Protocol):
     def name(self) -> str: ...
 
 
-T = TypeVar("T", bound=Named)
+Item = TypeVar("Item", bound=Named)
 
 
-class Registry(Mapping[str, T]):
+class Registry(Mapping[str, Item]):
     """Items by name, in the order of registration.
 
-    Installed packages add items through the entry-point group `group`: each entry point names an item.
+    Installed packages add items through an entry-point group: each entry point refers to one item.
 
     Args:
-        kind: What an item is, for error messages.
+        kind: A noun for an item in error messages, such as "method".
         item_type: The class that every item must be an instance of.
         group: The entry-point group.
     """
 
-    def __init__(self, kind: str, item_type: type[T], group: str) -> None:
+    def __init__(self, kind: str, item_type: type[Item], group: str) -> None:
         self.kind, self.item_type, self.group = kind, item_type, group
-        self._items: dict[str, T] = {}
+        self._items: dict[str, Item] = {}
         self._loaded = False
 
-    def register(self, item: T) -> T:
+    def register(self, item: Item) -> Item:
         """Add an item under its name and return it; adding the same item again changes nothing."""
         if not isinstance(item, self.item_type):
-            raise UserError(f"a {self.kind} must be a {self.item_type.__name__}, but got {type(item).__name__}")
+            raise UserError(
+                f"a {self.kind} must be an instance of {self.item_type.__name__}, but got {type(item).__name__}"
+            )
         if not item.name.isidentifier():
             raise UserError(f"the name of a {self.kind} must be a Python identifier, but got {item.name!r}")
         if self._items.get(item.name, item) is not item:
-            raise UserError(f"a {self.kind} named {item.name!r} is registered already")
+            raise UserError(f"a {self.kind} named {item.name!r} is already registered")
         self._items[item.name] = item
         return item
 
@@ -51,12 +53,12 @@ class Registry(Mapping[str, T]):
         """Remove an item."""
         del self._items[name]
 
-    def lookup(self, name: object) -> T:
-        """Return the item of this name; an unknown name is an error that suggests the nearest one."""
+    def lookup(self, name: object) -> Item:
+        """Return the item of this name; for an unknown name, raise a UserError that suggests the nearest one."""
         check_choice(self.kind, name, self)
         return self[str(name)]
 
-    def __getitem__(self, name: str) -> T:
+    def __getitem__(self, name: str) -> Item:
         self._load_entry_points()
         return self._items[name]
 
@@ -69,7 +71,7 @@ class Registry(Mapping[str, T]):
         return len(self._items)
 
     def _load_entry_points(self) -> None:
-        """Register what installed packages provide; a package that fails to load is skipped with a warning."""
+        """Register the items of installed packages; skip an item that fails to load, with a warning."""
         if self._loaded:
             return
         self._loaded = True

@@ -25,6 +25,8 @@ from helpers.command_line import (
         (("run", "digitz", "--ipc", 1), ["digitz", "did you mean 'digits'"]),
         (("run", "no/such/folder", "--ipc", 1), ["no such folder or file: no/such/folder"]),
         (("run", "missing.npz", "--ipc", 1), ["missing.npz"]),
+        (("run", "~no-such-user/x.npz", "--ipc", 1), ["~no-such-user/x.npz"]),
+        (("run", "mnist", "--ipc", 1, "--data-dir", "~no-such-user/x"), ["mnist"]),
         (("run", "mnist", "--ipc", 1), ["condenset data get mnist"]),
         (("run", "toy.npz", "--ipc", 1, "--method", "dmm"), ["random, herding", "did you mean 'dm'"]),
         (("run", "toy.npz", "--ipc", 1, "--network", "convnett"), ["did you mean 'convnet'"]),
@@ -41,7 +43,7 @@ from helpers.command_line import (
         (("run", "toy.npz", "--ipc", "1,,2"), ["--ipc must be whole numbers", "''"]),
         (("run", "toy.npz", "--ipc", 1, "--set", "dm.lr=1", "--set", "dm.lr=2"), ["must be given once", "'dm.lr'"]),
         (("run", "toy.npz", "--ipc", 1, "--augment", "none_flip"), ["either none or operations", "'none_flip'"]),
-        (("run", "toy.npz", "--ipc", 13), ["class 'class 0' has 12", "--set allow_fewer=true"]),
+        (("run", "toy.npz", "--ipc", 13), ["class 'class 0' has only 12", "--set allow_fewer=true"]),
         (
             ("run", "toy.npz", "--ipc", 1, "--iterations", -1),
             ["iterations must be a whole number, 0 or more, but got -1"],
@@ -173,10 +175,11 @@ def test_a_path_that_is_too_long_is_one_line(
 
 
 def test_a_class_with_too_few_images_is_named_before_the_run(condenset: CommandRunner, tmp_path: Path) -> None:
-    path = write_npz(tmp_path / "uneven.npz", (9, 2, 9))
+    """The smallest class is named, so that one correction of `--ipc` is enough."""
+    path = write_npz(tmp_path / "uneven.npz", (4, 2, 9))
     before = read_files(tmp_path)
-    error_line = condenset("run", path, "--ipc", 3, *TINY, "--out", "a").error_line
-    assert "got 3 and class 'class 1' has 2 images" in error_line
+    error_line = condenset("run", path, "--ipc", 5, *TINY, "--out", "a").error_line
+    assert "got 5 and class 'class 1' has only 2 training images" in error_line
     assert read_files(tmp_path) == before
     result = condenset("run", path, "--ipc", 3, *TINY, "--out", "a", "--allow-fewer", "--json")
     assert [record["ipc"] for record in json.loads(result.out)] == [3, 3]

@@ -20,6 +20,7 @@ from condenset import CondensedSet
 from condenset.io.files import read_tensors
 from helpers.command_line import (
     TINY,
+    TINY_EVALUATION,
     TINY_NETWORK,
     CommandProcess,
     CountSteps,
@@ -220,7 +221,8 @@ def test_without_a_terminal_only_one_line_is_printed_to_stderr(workspace: Path) 
 
 
 def test_a_terminal_shows_a_progress_bar(workspace: Path) -> None:
-    command = ("run", workspace / "toy.npz", "--ipc", 1, *SLOW, "--out", workspace / "bar")
+    options = (*TINY_NETWORK, "--iterations", ITERATIONS, *TINY_EVALUATION, "--no-whole", "--method", "dm")
+    command = ("run", workspace / "toy.npz", "--ipc", 1, *options, "--out", workspace / "bar")
     text = "".join(_read_terminal(command, workspace))
     for part in ("dm, 1 per class", "━", "%", "/s", "loss "):
         assert part in text

@@ -26,6 +26,7 @@ def test_a_pool_is_trained_once_and_used_by_dm(condenset: CommandRunner, toy: Pa
     assert result.code == 0
     assert result.err.startswith(f"Training 2 networks on {toy} on ") and "Directory: p" in result.err
     assert result.out.splitlines()[-1].split() == ["all", str(len(NetworkPool.load("p").states))]
+    assert repr(NetworkPool.load("p")).startswith("NetworkPool('p': 2 x convnet(width=8")
     assert list_files(tmp_path / "p") == ["0000.safetensors", "0001.safetensors", "pool.json"]
     before = read_files(tmp_path / "p")
     repeated = json.loads(condenset("networks", "train-pool", toy, "--out", "p", *POOL_OPTIONS, "--json").out)
@@ -41,6 +42,11 @@ def test_a_pool_is_trained_once_and_used_by_dm(condenset: CommandRunner, toy: Pa
     assert provenance["pool"]["fingerprint"] == NetworkPool.load("p").fingerprint
     assert provenance["recipe"]["pool"] == str(tmp_path / "p")
     assert "group=all" in condenset("show", "c").out
+
+
+def test_an_unwritable_directory_is_reported_on_one_line(condenset: CommandRunner, toy: Path) -> None:
+    result = condenset("networks", "train-pool", toy, "--out", toy / "p", *POOL_OPTIONS)
+    assert f"cannot write to {toy / 'p'}" in result.error_line and len(result.err.splitlines()) == 1
 
 
 def test_a_pool_has_the_groups_and_the_seed_of_the_options(condenset: CommandRunner, toy: Path) -> None:

@@ -93,7 +93,7 @@ def test_every_option_of_an_experiment_is_passed_on_and_stored(
         assert (request.methods, request.ipcs) == (("random", "dm"), (3, 1))
         assert request.method_fields == {"dm": {"lr": 2.0}}
         assert (request.protocol_fields, request.whole_epochs) == ({"num_networks": 4, "epochs": 5}, 7)
-        expected = {"name": "sizes", "scale": "tiny", "sets": 2, "dataset": str(toy)}
+        expected = {"name": "sizes", "scale": "tiny", "num_sets": 2, "dataset": str(toy)}
         assert {key: arguments[key] for key in expected} == expected
         assert (run.seed, run.compute.precision) == (6, "bfloat16")
     assert tomllib.loads(Path("a/experiment.toml").read_text())["size"] == 8

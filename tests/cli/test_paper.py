@@ -66,7 +66,7 @@ def test_an_experiment_loads_its_data_once(
     result = condenset("paper", "sizes", "--dataset", toy, *TINY_SCALE, *options, *protocol, "--out", "a")
     assert (result.code, num_loads) == (0, 1)
     config = tomllib.loads(Path("a/experiment.toml").read_text())
-    assert (config["ipc"], config["sets"], config["memory_limit"]) == ([2], 2, 2**30)
+    assert (config["ipcs"], config["num_sets"], config["memory_limit"]) == ([2], 2, 2**30)
     assert result.out.splitlines()[0].startswith("images per class  random      mmd ")
     leftover = Path("a/parts/mmd-2/.checkpoint.x.tmp")  # as a kill leaves it
     leftover.touch()
@@ -87,7 +87,7 @@ def test_an_experiment_stores_the_absolute_path_of_a_pool(condenset: CommandRunn
     network = ("--network", "convnet(width=16, depth=2)")
     assert condenset("networks", "train-pool", toy, "--num", 1, "--epochs", 1, *network, "--out", "here").code == 0
     assert condenset(*paper, "--set", "dm.pool=here", "--nets", 1, "--epochs", 0).code == 0
-    assert tomllib.loads(Path("a/experiment.toml").read_text())["set"] == [f"dm.pool={tmp_path / 'here'}"]
+    assert tomllib.loads(Path("a/experiment.toml").read_text())["settings"] == [f"dm.pool={tmp_path / 'here'}"]
     Path("here").rename("a/parts/pool")
     for pool in ("a/parts/pool", "missing"):  # one inside what would be overwritten, and one that does not exist
         assert condenset(*paper, "--overwrite", "--set", f"dm.pool={pool}").error_line

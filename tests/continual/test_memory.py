@@ -122,7 +122,7 @@ def test_repeated_class_is_refused_by_default() -> None:
     with pytest.raises(cs.UserError, match="is in memory already"):
         memory.store(memory.set, step)
     assert memory.class_names == ("class 1",)
-    with pytest.raises(cs.UserError, match="class 'class 0' has 4 images"):
+    with pytest.raises(cs.UserError, match="class 'class 0' has only 4 training images"):
         tiny_memory(ipc=5).add(data)
 
 

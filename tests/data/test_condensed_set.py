@@ -160,7 +160,7 @@ def test_damaged_byte_is_rejected_or_harmless(
 
 def test_other_safetensors_files_are_rejected(tmp_path: Path) -> None:
     safetensors.torch.save_file({"weight": torch.rand(3)}, tmp_path / "model.safetensors")
-    with pytest.raises(cs.UserError, match="not a set of condenset"):
+    with pytest.raises(cs.UserError, match="not a condensed set"):
         cs.CondensedSet.load(tmp_path / "model.safetensors")
     with pytest.raises(cs.UserError, match="no such file"):
         cs.CondensedSet.load(tmp_path / "none.safetensors")

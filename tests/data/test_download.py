@@ -360,11 +360,12 @@ def test_broken_tar_is_rejected(tmp_path: Path, user_error: ExpectUserError, con
     assert names(tmp_path) == ["set.tar.gz"]
 
 
-def test_download_is_synced_before_it_is_renamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_download_is_synced_before_it_is_renamed(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     calls: list[str] = []
     fsync, replace = os.fsync, os.replace
     monkeypatch.setattr(os, "fsync", lambda handle: (calls.append("sync"), fsync(handle))[1])
     monkeypatch.setattr(os, "replace", lambda *paths: (calls.append("rename"), replace(*paths))[1])
-    monkeypatch.setattr("condenset.data.download._download", lambda url, part, size, verbose: part.write_bytes(b"x"))
-    download_file("http://x/a", tmp_path / "a", digest="md5:9dd4e461268c8034f5c8564e155c67a6")
+    download_file(f"{server.address}/file", tmp_path / "file", digest=DIGEST)
     assert calls == ["sync", "rename"]

@@ -47,5 +47,5 @@ def test_check_dataset_detects_other_pixels(
         content[16:] = bytes([value]) * (len(content) - 16)
         path.write_bytes(content)
     replace_dataset(monkeypatch, "mnist", num_train=40, num_test=20)
-    with user_error(f"must have the mean 0.131, but got {value / 255:.3f}: another dataset?"):
+    with user_error(f"must have the mean 0.131, but got {value / 255:.3f}; check that these are the files"):
         check_dataset("mnist", data_dir=tmp_path)

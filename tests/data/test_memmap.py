@@ -144,8 +144,8 @@ def test_leftovers_of_a_killed_import_are_removed_unless_new_or_locked_or_the_on
         (directory / "half.npy").write_bytes(b"half")
     for directory in (leftover, locked, other, only_copy):
         os.utime(directory, (1e9, 1e9))
-    with try_lock(locked) as is_free:
-        assert is_free
+    with try_lock(locked) as has_lock:
+        assert has_lock
         import_dataset(tmp_path / "source", "mine", overwrite=True)
         import_dataset(tmp_path / "source", "gone")
     assert {path.name for path in parent.iterdir()} == {
@@ -185,8 +185,8 @@ def test_dataset_is_restored_after_a_kill_between_the_renames(
 
 def test_dataset_is_not_restored_if_another_process_works_on_it_or_it_was_removed(imported: Path) -> None:
     workspace = simulate_kill_between_renames(imported)
-    with try_lock(workspace) as is_free:
-        assert is_free and not is_listed()
+    with try_lock(workspace) as has_lock:
+        assert has_lock and not is_listed()
     shutil.rmtree(workspace / "mine")  # as if the kill came later, and the new dataset was then removed
     assert not is_listed() and (workspace / ".replaced").is_dir()
 

@@ -47,11 +47,11 @@ def test_registered_names_are_normalized(user_error: ExpectUserError) -> None:
             assert load(name).train.name == "my_digits"
         with user_error("did you mean 'my_digits'?"):
             load("my_digit")
-        with user_error("a dataset named 'my_digits' is registered already"):
+        with user_error("a dataset named 'my_digits' is already registered"):
             register_dataset(dataclasses.replace(source, title="another"))
     finally:
         DATASETS.unregister("my_digits")
-    with user_error("must be a DatasetSource"):
+    with user_error("must be an instance of DatasetSource"):
         register_dataset("digits")  # type: ignore[arg-type]
     with user_error("must be a Python identifier"):
         register_dataset(dataclasses.replace(source, name="my-digits"))

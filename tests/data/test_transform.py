@@ -10,7 +10,7 @@ from torch import Tensor
 
 import condenset as cs
 from condenset import augment
-from condenset.augment import NUM_UNIFORMS, STRATEGY
+from condenset.augment import DEFAULT_STRATEGY, NUM_UNIFORMS
 
 
 def make_set(*, allow_hflip: bool = True, channels: int = 3) -> cs.CondensedSet:
@@ -28,12 +28,12 @@ def make_set(*, allow_hflip: bool = True, channels: int = 3) -> cs.CondensedSet:
 def reference_augmentation(condensed: cs.CondensedSet, strategy: str, seed: int) -> Tensor:
     """Augment the normalised images as `Trainer` does: one operation per batch, parameters per image."""
     uniforms = torch.rand(len(condensed), NUM_UNIFORMS, generator=torch.Generator().manual_seed(seed))
-    operations = augment.parse(strategy, allow_hflip=condensed.allow_hflip)
-    parameters = augment.draw(uniforms, operations, condensed.images.shape[-1], shared=True)
-    return augment.apply(parameters, condensed.normalized()[:, None])[:, 0]
+    operations = augment.parse_strategy(strategy, allow_hflip=condensed.allow_hflip)
+    transform = augment.sample_transform(uniforms, operations, condensed.images.shape[-1], shared=True)
+    return augment.apply(transform, condensed.normalized()[:, None])[:, 0]
 
 
-@pytest.mark.parametrize("strategy", [STRATEGY, *STRATEGY.split("_"), "color_rotate45"])
+@pytest.mark.parametrize("strategy", [DEFAULT_STRATEGY, *DEFAULT_STRATEGY.split("_"), "color_rotate45"])
 @pytest.mark.parametrize("allow_hflip", [True, False])
 def test_transform_applies_the_training_augmentation(strategy: str, allow_hflip: bool) -> None:
     condensed = make_set(allow_hflip=allow_hflip)

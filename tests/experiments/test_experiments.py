@@ -103,9 +103,9 @@ def test_config_is_read_back_from_its_file(tmp_path: Path) -> None:
         memory_limit=5,
         data_dir="/x",
         methods=("dm", "random"),
-        set=("dm.iterations=3", "network=convnet(norm='batch')"),
+        settings=("dm.iterations=3", "network=convnet(norm='batch')"),
         num_networks=1,
-        ipc=(3, 1),
+        ipcs=(3, 1),
     )
     path.write_text(config_to_toml(config))
     assert read_config(path) == config
@@ -127,8 +127,8 @@ def test_request_overrides_methods_networks_and_recipes(splits: Splits, tmp_path
         splits,
         tmp_path,
         methods=("random", "mmd"),
-        ipc=(3, 1, 3),
-        set=("mmd.iterations=1", "momentum=0.1"),
+        ipcs=(3, 1, 3),
+        settings=("mmd.iterations=1", "momentum=0.1"),
         num_networks=1,
         epochs=0,
         whole_epochs=0,
@@ -147,7 +147,7 @@ def test_several_sets_have_different_seeds(
     skip_scoring(monkeypatch)
     run = make_run(tmp_path)
     run.progress = progress = PartRecorder()
-    result = run_tiny(name, splits, tmp_path, run, methods=("dm",), num_networks=1, sets=2)
+    result = run_tiny(name, splits, tmp_path, run, methods=("dm",), num_networks=1, num_sets=2)
     records = [record for record in result.records if record["method"] == "dm" and record.get("states") != 0]
     assert {(record["sets"], len(record["accuracies"])) for record in records} == {(2, 2)}
     assert run.seed == 1
@@ -175,20 +175,20 @@ def test_part_with_another_protocol_is_scored_again(splits: Splits, tmp_path: Pa
         ({"experiment": "cost", "methods": ("dm", "random")}, "must be one of mmd, dc, dsa, dm, but got 'random'"),
         ({"experiment": "distribution", "methods": ("ld",)}, "must be one of random, .* but got 'ld'"),
         ({"methods": ("dsa", "none")}, "a method of this experiment must be one of random"),
-        ({"set": ("dd.steps=3",)}, "the method of a setting must be one of"),
-        ({"set": ("steps=3",)}, "an option of"),
+        ({"settings": ("dd.steps=3",)}, "the method of a setting must be one of"),
+        ({"settings": ("steps=3",)}, "an option of"),
         ({"num_networks": 0}, "num_networks must be a whole number, 1 or more"),
         ({"whole_epochs": -1}, "epochs must be a whole number, 0 or more"),
-        ({"sets": 0}, "sets must be a whole number, 1 or more"),
-        ({"experiment": "nas", "sets": 2}, "cannot make several sets"),
-        ({"experiment": "networks", "set": ("dm.pool=a", "dm.group=10-20")}, "no use for --set group"),
-        ({"experiment": "architectures", "set": ("network=mlp",)}, "no use for --set network"),
+        ({"num_sets": 0}, "num_sets must be a whole number, 1 or more"),
+        ({"experiment": "nas", "num_sets": 2}, "cannot make several sets"),
+        ({"experiment": "networks", "settings": ("dm.pool=a", "dm.group=10-20")}, "no use for --set group"),
+        ({"experiment": "architectures", "settings": ("network=mlp",)}, "no use for --set network"),
         ({"experiment": "distribution", "num_networks": 3}, "no use for --nets"),
         ({"experiment": "batchnorm", "whole_epochs": 3}, "no use for --whole-epochs"),
         ({"methods": "dm"}, "methods must be a list of names"),
-        ({"ipc": (True,)}, "ipc must be a list of whole numbers"),
-        ({"ipc": (0,)}, r"ipc .* must be a whole number, 1 or more"),
-        ({"experiment": "batchnorm", "ipc": (1, 10)}, "takes one number of images per class"),
+        ({"ipcs": (True,)}, "ipcs must be a list of whole numbers"),
+        ({"ipcs": (0,)}, r"ipc .* must be a whole number, 1 or more"),
+        ({"experiment": "batchnorm", "ipcs": (1, 10)}, "takes one number of images per class"),
         ({"seed": "1"}, "seed must be a whole number"),
         ({"dataset": 1}, "dataset must be text"),
     ],
@@ -202,7 +202,7 @@ def test_record_of_several_sets_has_all_accuracies(
     splits: Splits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     skip_scoring(monkeypatch)
-    first, _, whole = run_tiny("sizes", splits, tmp_path, ipc=(1,), num_networks=2, sets=2).records
+    first, _, whole = run_tiny("sizes", splits, tmp_path, ipcs=(1,), num_networks=2, num_sets=2).records
     assert first["accuracies"] == [0.01, 0.02, 0.02, 0.03]
     assert first["accuracy_std"] == pytest.approx(pstdev(first["accuracies"]))
     assert first["seconds"] == 2.0
@@ -236,16 +236,16 @@ def test_records_keep_the_hardware_that_measured_them(
 def test_too_few_images_are_an_error_before_the_first_part(name: str, splits: Splits, tmp_path: Path) -> None:
     """Classes have 24 images. The search trains on 22 or fewer of them."""
     with pytest.raises(UserError, match="ipc must be at most the size of every class"):
-        run_tiny(name, splits, tmp_path, ipc=(24,) if name == "nas" else (25,))
+        run_tiny(name, splits, tmp_path, ipcs=(24,) if name == "nas" else (25,))
     if EXPERIMENTS[name].several_ipcs:
         with pytest.raises(UserError, match="99"):
-            run_tiny(name, splits, tmp_path, ipc=(1, 99))
+            run_tiny(name, splits, tmp_path, ipcs=(1, 99))
     assert not (tmp_path / "parts").exists()
 
 
 def test_request_decides_the_protocol(splits: Splits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     protocols = skip_scoring(monkeypatch)
-    run_tiny("sizes", splits, tmp_path, ipc=(1,), num_networks=4, epochs=7, whole_epochs=9)
+    run_tiny("sizes", splits, tmp_path, ipcs=(1,), num_networks=4, epochs=7, whole_epochs=9)
     settings = {part: (protocol.num_networks, protocol.epochs) for part, protocol in protocols.items()}
     assert settings == {"random-1": (4, 7), "dm-1": (4, 7), "whole": (4, 9)}
 

@@ -117,7 +117,7 @@ def test_rows_and_columns_of_table_5(recorder: Recorder, rank_calls: dict[str, R
     assert {record["method"]: record["images"] for record in result.records} == {
         **dict.fromkeys(get_experiment("nas").methods, 6),
         nas.EARLY_STOPPING: 66,
-        nas.WHOLE: 66,
+        nas.WHOLE_TITLE: 66,
     }
     assert result.table.rows[0][-1] != "-"
     assert all(record["best"] in nas.TINY_SPACE for record in result.records)

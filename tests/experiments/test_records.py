@@ -89,7 +89,7 @@ def test_sets_are_scored_on_the_requested_network() -> None:
     default = make_context("sizes", Path(), "tiny").protocol().network
     for setting, expected in (("network=mlp", "mlp"), ("dm.network=mlp", "mlp"), ("herding.network=mlp", default)):
         context = make_context("sota", Path(), "tiny")
-        config = ExperimentConfig(experiment="sota", dataset="tiny", scale="tiny", set=(setting,))
+        config = ExperimentConfig(experiment="sota", dataset="tiny", scale="tiny", settings=(setting,))
         context.request = config.request
         assert context.protocol().network == context.protocol(whole=True).network == expected
         assert context.protocol(network="lenet").network == "lenet"

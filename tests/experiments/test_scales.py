@@ -43,7 +43,7 @@ def run_recorded(name: str, directory: Path, scale: str, **request_fields: Any) 
     """Run an experiment on enough images for its scale."""
     size = 32 if name in ("architectures", "nas") else 8
     counts = {"sizes": [1250] * 2, "continual": [20] * 10}.get(name, [60] * 3)
-    return run_in(make_context(name, directory, scale, size=size, counts=counts, sets=None, **request_fields), name)
+    return run_in(make_context(name, directory, scale, size=size, counts=counts, num_sets=0, **request_fields), name)
 
 
 @pytest.fixture

@@ -24,12 +24,12 @@ pytestmark = pytest.mark.usefixtures("fast_tiny", "without_charts")
 
 def test_batchnorm_needs_a_network_with_instance_norm(splits: Splits, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"must have instance norm, .* but got 'mlp"):
-        run_tiny("batchnorm", splits, tmp_path, set=("network=mlp",))
+        run_tiny("batchnorm", splits, tmp_path, settings=("network=mlp",))
 
 
 @pytest.mark.parametrize("name", ["sota", "sizes"])
 def test_sizes_of_a_table_are_learned_at_once(name: str, splits: Splits, tmp_path: Path) -> None:
-    result = run_tiny(name, splits, tmp_path, methods=("random", "dm"), ipc=(1, 2))
+    result = run_tiny(name, splits, tmp_path, methods=("random", "dm"), ipcs=(1, 2))
     assert all("peak_memory_bytes" in record for record in result.records if record["ipc"])
     assert [(record["method"], record["ipc"], record.get("together")) for record in result.records] == [
         ("random", 1, None),
@@ -64,7 +64,7 @@ def test_existing_pool_is_used_and_experiments_can_be_moved(
     first = run_tiny("networks", splits, tmp_path / "first")
     shutil.move(tmp_path / "first/parts/pool/networks", tmp_path / "pool")
     monkeypatch.setattr("condenset.experiments.network_groups.fill_pool", None)
-    second = run_tiny("networks", splits, tmp_path / "second", set=(f"dm.pool={tmp_path / 'pool'}",))
+    second = run_tiny("networks", splits, tmp_path / "second", settings=(f"dm.pool={tmp_path / 'pool'}",))
     assert [record["group"] for record in second.records] == [record["group"] for record in first.records]
     for part in (f"dm-1-{record['group']}" for record in first.records if record["states"] != 0):
         paths = [tmp_path / name / "parts" / part / "condensed.safetensors" for name in ("first", "second")]
@@ -83,13 +83,13 @@ def test_existing_pool_is_used_and_experiments_can_be_moved(
 def test_sota_needs_at_least_one_set(splits: Splits, tmp_path: Path) -> None:
     large = Splits(train=tiny_data([50, 50]), test=splits.test)
     with pytest.raises(UserError, match="dd takes at most 49 images per class"):
-        run_tiny("sota", large, tmp_path, methods=("dd",), ipc=(50,))
+        run_tiny("sota", large, tmp_path, methods=("dd",), ipcs=(50,))
 
 
 def test_sota_has_no_large_sets_of_dd(splits: Splits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     skip_scoring(monkeypatch)
     large = Splits(train=tiny_data([50, 50]), test=splits.test)
-    result = run_tiny("sota", large, tmp_path, methods=("random", "dd"), ipc=(49, 50))
+    result = run_tiny("sota", large, tmp_path, methods=("random", "dd"), ipcs=(49, 50))
     pairs = [(record["method"], record["ipc"]) for record in result.records]
     assert pairs == [("random", 49), ("dd", 49), ("random", 50), ("whole", None)]
 
@@ -110,22 +110,22 @@ def test_sizes_that_do_not_fit_at_once_are_split(
         dm, condense_sizes=condense_sizes, num_that_fit=lambda data, recipes, run: min(2, len(recipes))
     )
     monkeypatch.setattr(execute, "METHODS", {**METHODS, "dm": limited})
-    run_tiny("sizes", splits, tmp_path, methods=("dm",), ipc=(1, 2, 3, 4))
+    run_tiny("sizes", splits, tmp_path, methods=("dm",), ipcs=(1, 2, 3, 4))
     assert groups == [[1, 2], [3, 4]]
 
 
 def test_images_too_small_for_an_architecture_are_an_error(splits: Splits, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="vgg11 needs images of"):
-        run_tiny("architectures", splits, tmp_path, scale="small", ipc=(1,))
+        run_tiny("architectures", splits, tmp_path, scale="small", ipcs=(1,))
     assert not (tmp_path / "parts").exists()
 
 
 def test_batchnorm_refuses_pools_and_networks_of_one_method(splits: Splits, tmp_path: Path) -> None:
     for setting in ("dm.pool=a", "pool=a"):
         with pytest.raises(UserError, match="no use for --set pool"):
-            _ = ExperimentConfig(experiment="batchnorm", dataset="tiny", scale="tiny", set=(setting,)).request
+            _ = ExperimentConfig(experiment="batchnorm", dataset="tiny", scale="tiny", settings=(setting,)).request
     with pytest.raises(UserError, match="all methods share one network in this experiment"):
-        run_tiny("batchnorm", splits, tmp_path, set=("dsa.network=mlp",))
+        run_tiny("batchnorm", splits, tmp_path, settings=("dsa.network=mlp",))
 
 
 def test_random_images_are_condensed_on_no_architecture(

@@ -56,7 +56,7 @@ def make_context(
     *,
     size: int = 16,
     counts: Sequence[int] = (60, 60, 60),
-    sets: int | None = 1,
+    num_sets: int = 1,
     **request_fields: Any,
 ) -> ExperimentContext:
     """Return the context of an experiment on random images with these class sizes."""
@@ -68,7 +68,7 @@ def make_context(
         splits=Splits(train=train, test=test),
         run=RunContext(seed=1, compute=ComputeDevice.select("cpu")),
         directory=directory,
-        sets=sets,
+        num_sets=num_sets,
     )
 
 

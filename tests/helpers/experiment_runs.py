@@ -24,7 +24,7 @@ class PartRecorder(NullProgress):
         self.parts: list[str] = []
 
     def __setattr__(self, name: str, value: object) -> None:
-        if name == "part":
+        if name == "job_label":
             self.parts.append(str(value))
         super().__setattr__(name, value)
 
@@ -54,7 +54,7 @@ def run_tiny(
         dataset=config.dataset,
         scale=config.scale,
         request=config.request,
-        sets=config.sets,
+        num_sets=config.num_sets,
     )
 
 

@@ -19,6 +19,7 @@ from condenset.training.protocol import Protocol
 from condenset.training.trainer import Trainer
 from helpers.interruption import StopAtStep
 from helpers.reference_dm import tiny_data
+from helpers.training_steps import record_training_steps
 
 CPU = ComputeDevice.select("cpu")
 DATA, TEST = tiny_data([7, 7, 7]), tiny_data([9, 9, 9], seed=1)
@@ -53,24 +54,20 @@ class TrainingRecorder:
     """Count the training steps, and record the states of networks when they are tested."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.num_steps, self.states = 0, list[list[Tensor]]()
-        step, accuracy = Trainer._step, Trainer.accuracy
-
-        def record_step(trainer: Trainer, offsets: Tensor) -> None:
-            self.num_steps += 1
-            step(trainer, offsets)
+        self.batch_sizes, self.states = record_training_steps(monkeypatch), list[list[Tensor]]()
+        accuracy = Trainer.accuracy
 
         def record_state(trainer: Trainer, *args: Any) -> float:
             self.states.append([tensor.clone() for tensor in trainer.state.values()])
             return accuracy(trainer, *args)
 
-        monkeypatch.setattr(Trainer, "_step", record_step)
         monkeypatch.setattr(Trainer, "accuracy", record_state)
 
     def pop(self) -> tuple[int, list[list[Tensor]]]:
         """Return the number of steps and the states since the last call."""
-        result = self.num_steps, self.states
-        self.num_steps, self.states = 0, []
+        result = len(self.batch_sizes), self.states
+        self.batch_sizes.clear()
+        self.states = []
         return result
 
 

@@ -52,12 +52,12 @@ def test_unique_directories_are_numbered(tmp_path: Path) -> None:
 
 def test_lock_excludes_others_until_the_block_ends(tmp_path: Path) -> None:
     with lock_directory(tmp_path):
-        with try_lock(tmp_path) as is_free:
-            assert is_free is False
+        with try_lock(tmp_path) as has_lock:
+            assert has_lock is False
         with pytest.raises(UserError, match=f"another process is using {tmp_path}"), lock_directory(tmp_path):
             pass
-    with try_lock(tmp_path) as is_free:
-        assert is_free
+    with try_lock(tmp_path) as has_lock:
+        assert has_lock
 
 
 def test_only_temporary_files_of_these_names_are_removed(tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ def test_log_gets_a_line_every_30_seconds(
     advance_clock: Callable[[float], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     bar = ProgressBar()
-    bar.part = "3/21"
+    bar.job_label = "3/21"
     bar.start("dm, 1 per class", 400)
     for done in range(1, 101):
         advance_clock(1)
@@ -138,7 +138,7 @@ def test_log_of_many_short_tasks_gets_lines_too(
 ) -> None:
     bar = ProgressBar()
     for part in range(1, 11):
-        bar.part = f"{part}/10"
+        bar.job_label = f"{part}/10"
         bar.start("testing", 10)
         for done in range(1, 11):
             advance_clock(1)
@@ -178,8 +178,8 @@ def test_first_step_does_not_count(advance_clock: Callable[[float], None], capsy
 
 
 def test_durations() -> None:
-    seconds = (0.1234, 95, 12 * 60, 3.5 * 3600, 4 * 86400)
-    assert [format_duration(value) for value in seconds] == ["0.123 s", "95 s", "12 min", "3.5 h", "4 days"]
+    seconds = (0.1234, 7.21, 95, 12 * 60, 3.5 * 3600, 4 * 86400)
+    assert [format_duration(value) for value in seconds] == ["1 s", "7 s", "95 s", "12 min", "3.5 h", "4 days"]
 
 
 @pytest.mark.parametrize("requested_in", ["training", "testing"])

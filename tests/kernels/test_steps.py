@@ -76,7 +76,7 @@ def test_gradient_matching(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def run_steps() -> GradientMatching:
         matching = GradientMatching(data, recipe, RunContext(seed=3, compute=CPU), [2] * 3)
-        step = matching.prepare()
+        step = matching.make_step()
         for number in range(2):
             step(number)
         return matching
@@ -100,7 +100,7 @@ def test_stored_images_in_channels_last_layout(monkeypatch: pytest.MonkeyPatch) 
     channels_last = data.images.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
     indices = torch.tensor([[0, 1], [4, 6]])
     uniform = rng.uniform(rng.make_key(0), 0, torch.arange(2), augment.NUM_UNIFORMS)
-    transform = augment.draw(uniform, ("flip", "crop"), 8)
+    transform = augment.sample_transform(uniform, ("flip", "crop"), 8)
     plain = ClassStore(data, CPU.device).take_augmented(indices, transform, torch.float32)
     monkeypatch.setattr(kernels, "available", lambda _: True)
     store = ClassStore(dataclasses.replace(data, images=channels_last), CPU.device)

@@ -37,7 +37,7 @@ def make_matching(
 
 
 def run_steps(matching: GradientMatching, num_steps: int) -> None:
-    step = matching.prepare()
+    step = matching.make_step()
     for number in range(num_steps):
         step(number)
 
@@ -62,7 +62,7 @@ def reference_run(
 ) -> tuple[list[Tensor], list[float]]:
     """Return images and losses of the published algorithm, with modules, two optimisers and a loop over classes."""
     keys = {use: rng.make_key(seed, use) for use in ("network", "augment", "real", "norm", "order", "training")}
-    operations, (outer_steps, inner_epochs) = augment.parse(recipe.augment), recipe.loops
+    operations, (outer_steps, inner_epochs) = augment.parse_strategy(recipe.augment), recipe.loops
     images = [class_images.clone().requires_grad_() for class_images in images]
     labels = torch.cat([torch.full((len(class_images),), label) for label, class_images in enumerate(images)])
     image_optimizer = torch.optim.SGD(images, lr=recipe.lr, momentum=recipe.momentum)
@@ -167,11 +167,13 @@ def test_chunks_of_classes_do_not_change_the_result(norm: str) -> None:
 def gradient_arguments(matching: GradientMatching) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """Return arguments for `real_gradients` and for `loss_and_gradient`."""
     chunk, network = matching.chunks[0], (matching.trainer.weights, matching.buffers)
-    real_KBCHW = matching.store.take(matching.store.choose(matching.keys["real"], 0, chunk.classes_K, 5))
-    real_arguments = (*network, real_KBCHW, chunk.classes_K, chunk.real_KB)
+    real_KBCHW = matching.store.take_normalized(
+        matching.store.sample_class_indices(matching.keys["real"], 0, chunk.classes_K, 5)
+    )
+    real_arguments = (*network, real_KBCHW, chunk.classes_K, chunk.real_weight_KB)
     real = matching.real_gradients(*real_arguments)
     images_KICHW = matching.images_NCHW.unflatten(0, (2, -1))
-    return real_arguments, (*network, images_KICHW, chunk.classes_K, chunk.synthetic_KI, real)
+    return real_arguments, (*network, images_KICHW, chunk.classes_K, chunk.synthetic_weight_KI, real)
 
 
 @pytest.mark.parametrize("norm", ["instance", "batch"])
@@ -195,7 +197,7 @@ def test_problems_of_equal_shapes_share_a_trace(norm: str, monkeypatch: pytest.M
     monkeypatch.setattr(engine_compile, "compile_or_fallback", lambda graph, _: graphs.append(graph) or graph)
     monkeypatch.setattr(engine_compile, "_traces", {})
     gpu = ComputeDevice(torch.device("cuda"), torch.float32)
-    spec = f"convnet(width=8, depth=2, norm={norm!r})"
+    spec = f"convnet(width=4, depth=1, norm={norm!r})"
 
     def check_trace(seed: int, recipe_class: type[DCRecipe] = DCRecipe, ipc: int = 3) -> None:
         recipe = tiny_recipe(recipe_class, network=spec, ipc=ipc)
@@ -238,7 +240,7 @@ def test_training_steps_are_compiled_before_the_loop(
 ) -> None:
     monkeypatch.setattr("condenset.methods.gradient_matching.TRAIN_BATCH", 4)
     matching = make_matching([6, 6], **fields)
-    matching.prepare()
+    matching.make_step()
     assert matching.trainer._steps.keys() == batch_sizes  # 0 is the shuffling
 
 

@@ -90,14 +90,17 @@ def test_set_is_balanced_finite_and_has_provenance(method: Method, channels: int
     assert {"seed", "version", "seconds", "hardware", "device", "precision", "dataset"} <= provenance.keys()
 
 
-def test_coresets_are_real_images(method: Method) -> None:
+def test_coresets_are_real_images_and_learned_sets_change(method: Method) -> None:
     data = tiny_data([5, 6])
     condensed = condense(method, data)
-    pixels = (condensed.images * 255).round().to(torch.uint8)
-    is_real = [bool((data.images == image).flatten(1).all(1).any()) for image in pixels]
     if method.is_coreset:
-        assert all(is_real)
+        pixels = (condensed.images * 255).round().to(torch.uint8)
+        assert all((data.images == image).flatten(1).all(1).any() for image in pixels)
         assert len(pixels.unique(dim=0)) == len(pixels)
+    else:
+        initial = condense(method, data, iterations=0)
+        learned = (condensed.labels, initial.labels) if method.has_soft_labels else (condensed.images, initial.images)
+        assert not torch.equal(*learned)
 
 
 def test_result_depends_on_the_seed_alone(method: Method) -> None:
@@ -122,7 +125,9 @@ def test_save_and_load(method: Method, tmp_path: Path) -> None:
 
 def test_small_and_empty_classes(method: Method) -> None:
     data = tiny_data([5, 2])
-    with pytest.raises(cs.UserError, match=r"got 3 and class 'class 1' has 2 images: .*allow_fewer=True in Python"):
+    with pytest.raises(
+        cs.UserError, match=r"got 3 and class 'class 1' has only 2 training images: .*allow_fewer=True in Python"
+    ):
         condense(method, data, ipc=3)
     check_labels(condense(method, data, ipc=3, allow_fewer=True), [0, 0, 0, 1, 1])
     with_empty_class = dataclasses.replace(data, class_names=("a", "b", "empty"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -9,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from condenset.networks import NETWORKS, build
-from condenset.networks.gradients import class_gradients
+from condenset.networks.gradients import class_gradients, class_gradients_by_backward
 
 SPECS = [
     ("convnet(width=8, depth=2)", 8),
@@ -52,15 +54,20 @@ def reference_gradients(
     return dict(zip(weights, gradients, strict=True))
 
 
-@pytest.mark.parametrize(("spec", "size"), SPECS)
-def test_one_pass_computes_the_gradients_of_every_class(spec: str, size: int) -> None:
+@pytest.mark.parametrize(
+    ("spec", "size", "compute_gradients"),
+    [(*row, class_gradients) for row in SPECS] + [(*row, class_gradients_by_backward) for row in SPECS[:3]],
+)
+def test_one_pass_computes_the_gradients_of_every_class(
+    spec: str, size: int, compute_gradients: Callable[..., dict[str, Tensor]]
+) -> None:
     network, images, weights = make_problem(spec, size)
 
     def forward(parameters: dict[str, Tensor], inputs: Tensor) -> Tensor:
         logits: Tensor = functional_call(network, parameters, (inputs,))
         return logits
 
-    gradients = class_gradients(forward, dict(network.named_parameters()), images, torch.arange(3), weights)
+    gradients = compute_gradients(forward, dict(network.named_parameters()), images, torch.arange(3), weights)
     for label, count in enumerate(COUNTS):
         for name, expected in reference_gradients(network, images[label, :count], label).items():
             assert gradients[name].dtype == torch.float32

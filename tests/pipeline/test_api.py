@@ -12,8 +12,11 @@ import torch
 from torch import Tensor, nn
 
 import condenset as cs
-from condenset.pipeline.api import ProtocolOptions, RecipeOptions
+from condenset.methods.options import RecipeOptions
+from condenset.runs.context import RunContext
+from condenset.training.options import ProtocolOptions
 from helpers.reference_dm import tiny_data
+from helpers.registries import replaced_item
 
 NETWORK = "convnet(width=8, depth=2)"
 FAST = {"device": "cpu", "verbose": False}
@@ -62,7 +65,7 @@ def test_a_protocol_gives_the_scores_of_its_keywords(data: cs.ImageData) -> None
     assert by_protocol.accuracies == cs.evaluate(data, data, **fields, **FAST).accuracies
 
 
-def test_settings_beside_a_recipe_or_protocol_are_refused(data: cs.ImageData) -> None:
+def test_a_recipe_or_protocol_accepts_no_other_settings(data: cs.ImageData) -> None:
     with pytest.raises(cs.UserError, match="recipe"):
         cs.condense(data, cs.RandomRecipe(ipc=1), ipc=2)
     with pytest.raises(cs.UserError, match="recipe"):
@@ -88,14 +91,14 @@ def test_ipc_defaults_to_ten(data: cs.ImageData) -> None:
 
 @pytest.mark.parametrize("method", [name for name, method in cs.METHODS.items() if hasattr(method.recipe, "network")])
 @pytest.mark.parametrize("builder", [small_cnn, EmbeddingNet])
-def test_every_method_condenses_with_an_own_network(method: str, builder: object, data: cs.ImageData) -> None:
+def test_every_method_condenses_with_a_user_network(method: str, builder: object, data: cs.ImageData) -> None:
     fields = {**cs.METHODS[method].tiny, "network": builder}
     first, second = (cs.condense(data, method, ipc=1, seed=1, **fields, **FAST) for _ in range(2))
     assert torch.equal(first.images, second.images) and torch.equal(first.labels, second.labels)
     assert first.provenance["recipe"]["network"] == builder.__name__
 
 
-def test_own_networks_are_evaluated(data: cs.ImageData) -> None:
+def test_user_networks_are_evaluated(data: cs.ImageData) -> None:
     fields = {"num_networks": 2, "epochs": 20, **FAST}
     scores = cs.evaluate(data, data, network=small_cnn, **fields)
     assert scores.accuracies == cs.evaluate(data, data, network=small_cnn, **fields).accuracies
@@ -138,11 +141,27 @@ def test_a_directory_with_other_files_is_refused(data: cs.ImageData, tmp_path: P
     assert [path.name for path in tmp_path.iterdir() if path.name != "data"] == ["notes.txt"]
 
 
+def test_memory_limit_is_bytes_or_text(data: cs.ImageData) -> None:
+    limits: list[int | None] = []
+    random = cs.METHODS["random"]
+
+    def condense(data: cs.ImageData, recipe: cs.Recipe, run: RunContext) -> cs.CondensedSet:
+        limits.append(run.memory_limit)
+        return random.condense(data, recipe, run)
+
+    with replaced_item(cs.METHODS, dataclasses.replace(random, condense=condense)):
+        for memory_limit in (None, 2**30, "1GiB"):
+            cs.condense(data, "random", ipc=1, memory_limit=memory_limit, **FAST)
+    assert limits == [None, 2**30, 2**30]
+    with pytest.raises(cs.UserError, match=r"must be .* but got 'lots'"):
+        cs.condense(data, "random", ipc=1, memory_limit="lots", **FAST)
+
+
 def test_numpy_numbers_are_accepted(data: cs.ImageData) -> None:
-    small = cs.condense(
+    condensed = cs.condense(
         data, "dm", ipc=np.int64(1), lr=np.float32(1), iterations=np.int32(2), network=NETWORK, batch_size=4, **FAST
     )
-    assert small.provenance["recipe"]["lr"] == 1.0
+    assert condensed.provenance["recipe"]["lr"] == 1.0
 
 
 def test_progress_is_shown_unless_verbose_is_off(data: cs.ImageData, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,3 +174,7 @@ def test_progress_is_shown_unless_verbose_is_off(data: cs.ImageData, monkeypatch
     assert not started
     cs.condense(data, "dm", **fields)
     assert started == ["dm, 1 per class"]
+
+
+def test_completion_offers_the_public_names_only() -> None:
+    assert dir(cs) == sorted([*cs.__all__, "__version__"])

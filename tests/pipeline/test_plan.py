@@ -157,7 +157,7 @@ def test_fields_override_those_of_the_config() -> None:
 
 
 def test_a_plan_that_cannot_succeed_is_refused() -> None:
-    with pytest.raises(UserError, match="class 'class 0' has 6 images"):
+    with pytest.raises(UserError, match="class 'class 0' has only 6 training images"):
         plan_for(RunRequest(methods=("dm",), ipcs=(1, 7)))
     with pytest.raises(UserError, match="depth"):
         plan_for(RunRequest(methods=("dm",), ipcs=(1,), recipe_fields={"network": "convnet(depth=9)"}))

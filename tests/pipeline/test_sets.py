@@ -10,7 +10,7 @@ import pytest
 
 import condenset as cs
 from condenset import CondensedSet, Splits, UserError, train_val_split
-from condenset.augment import STRATEGY
+from condenset.augment import DEFAULT_STRATEGY
 from condenset.pipeline.config import write_plan
 from condenset.pipeline.results import Record
 from condenset.pipeline.sets import evaluate_file, find_set, find_sets, set_metadata, set_summary
@@ -158,7 +158,7 @@ def test_a_record_has_the_augmentation_of_the_protocol(tmp_path: Path) -> None:
     def record_for(**protocol: Any) -> Record:
         return evaluate(path, protocol={"num_networks": 1, "network": NETWORK, **protocol}, dataset="tiny")
 
-    assert record_for(epochs=1)["augment"] == STRATEGY
+    assert record_for(epochs=1)["augment"] == DEFAULT_STRATEGY
     assert record_for(epochs=1, augment="crop")["augment"] == "crop"
     by_learned_steps = record_for(learned_steps=True)
     assert (by_learned_steps["augment"], by_learned_steps["learned_steps"]) == ("none", True)

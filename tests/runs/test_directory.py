@@ -8,7 +8,7 @@ import pytest
 
 from condenset import UserError
 from condenset.io.directories import create_unique_directory, lock_directory
-from condenset.runs.directory import create_run_directory
+from condenset.runs.directory import create_run_directory, is_run_directory
 from helpers.command_line import list_files
 
 
@@ -43,3 +43,12 @@ def test_other_files_are_never_removed(tmp_path: Path) -> None:
         create_run_directory(tmp_path, overwrite=False)
     create_run_directory(tmp_path, overwrite=True)
     assert list_files(tmp_path) == ["notes.txt"]
+
+
+def test_recipe_of_another_program_is_not_a_run(tmp_path: Path) -> None:
+    (tmp_path / "recipe.toml").write_text("# my soup\nleek = 3\n")
+    (tmp_path / "results.json").write_text("[]")
+    assert not is_run_directory(tmp_path)
+    with pytest.raises(UserError, match="must be empty or a run directory"):
+        create_run_directory(tmp_path, overwrite=True)
+    assert list_files(tmp_path) == ["recipe.toml", "results.json"]

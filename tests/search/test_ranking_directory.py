@@ -25,6 +25,7 @@ from condenset.search.ranking import Ranking, rank_architectures
 from condenset.training.protocol import Protocol
 from condenset.training.trainer import Trainer
 from helpers.architectures import BAD, CPU, FAST, GOOD, linear, record_trainings
+from helpers.training_steps import record_training_steps
 
 TrainVal = tuple[cs.ImageData, cs.ImageData]
 PROTOCOL = Protocol(num_networks=2, epochs=4, batch_size=16)
@@ -56,16 +57,6 @@ def rank_until(
 
 def accuracies(ranking: Ranking) -> list[tuple[str, float]]:
     return [(row.name, row.accuracy) for row in ranking.rows if not row.reason]
-
-
-def count_steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return a list that gets the batch size of every training step from now on."""
-    batch_sizes: list[int] = []
-    step = Trainer._step
-    monkeypatch.setattr(
-        Trainer, "_step", lambda self, offsets: (batch_sizes.append(len(offsets)), step(self, offsets))[1]
-    )
-    return batch_sizes
 
 
 def raise_error(error: Exception) -> Callable[..., Any]:
@@ -139,7 +130,7 @@ def test_larger_num_networks_adds_networks_to_a_group(
     second = cs.rank([GOOD, BAD], *train_val, directory=tmp_path, num_networks=2, **FAST)
     assert numbers == [0, 0, 1, 1]
     assert {row.name for row in second.rows} == {row.name for row in first.rows}
-    monkeypatch.setattr(Ranker, "test", raise_error(cs.UserError("it diverged")))
+    monkeypatch.setattr(Trainer, "accuracy", raise_error(cs.UserError("it diverged")))
     failed = cs.rank([GOOD, BAD], *train_val, num_networks=2, **FAST)
     assert [row.reason for row in failed.rows] == ["it diverged"] * 2
 
@@ -149,10 +140,10 @@ def test_failures_are_stored_except_those_of_users_networks(
 ) -> None:
     """Users may correct their code. Failures with other settings have no effect."""
     architectures: list[Any] = [GOOD, linear]
-    test, numbers = Ranker.test, record_trainings(monkeypatch)
-    monkeypatch.setattr(Ranker, "test", raise_error(cs.UserError("it diverged")))
+    accuracy, numbers = Trainer.accuracy, record_trainings(monkeypatch)
+    monkeypatch.setattr(Trainer, "accuracy", raise_error(cs.UserError("it diverged")))
     cs.rank(architectures, *train_val, directory=tmp_path, **FAST)
-    monkeypatch.setattr(Ranker, "test", test)
+    monkeypatch.setattr(Trainer, "accuracy", accuracy)
     ranking = cs.rank(architectures, *train_val, directory=tmp_path, **FAST)
     assert [(row.name, row.reason) for row in ranking.rows] == [("linear", ""), (GOOD, "it diverged")]
     assert len(numbers) == 3
@@ -164,7 +155,7 @@ def test_interruptions_do_not_change_the_result_or_repeat_steps(
     group_size: int, train_val: TrainVal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ranker, "max_parallel", lambda compute: group_size)
-    specs, steps = ["convnet(width=8, depth=1, norm='batch')", GOOD], count_steps(monkeypatch)
+    specs, steps = ["convnet(width=8, depth=1, norm='batch')", GOOD], record_training_steps(monkeypatch)
     undisturbed = rank_architectures(specs, *train_val, PROTOCOL, make_run(None))
     num_steps = len(steps)
     steps.clear()
@@ -183,7 +174,7 @@ def test_interruptions_do_not_change_the_result_or_repeat_steps(
 def test_training_of_a_users_network_begins_again(
     train_val: TrainVal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    steps = count_steps(monkeypatch)
+    steps = record_training_steps(monkeypatch)
     rank_until([linear], train_val, tmp_path, 0.6)
     assert steps
     assert not (tmp_path / RANKING_CHECKPOINT).exists()
@@ -221,7 +212,7 @@ def test_groups_are_the_same_after_an_interruption(
 ) -> None:
     """Seven networks train in groups of 3, 3 and 1. The remaining four must not become two groups of 2."""
     monkeypatch.setattr(ranker, "max_parallel", lambda compute: 3)
-    specs, steps = [f"mlp(width={width})" for width in range(4, 11)], count_steps(monkeypatch)
+    specs, steps = [f"mlp(width={width})" for width in range(4, 11)], record_training_steps(monkeypatch)
     rank_architectures(specs, *train_val, PROTOCOL, make_run(None))
     num_steps = len(steps)
     steps.clear()

@@ -42,7 +42,7 @@ def train_with_torch(protocol: Protocol, data: cs.ImageData, *tags: str | int) -
     uniform = rng.flat_uniform(rng.make_key(0, *tags, "network"), 0, parameters.num)
     network.load_state_dict(parameters.unflatten(parameters.initialize(uniform), torch.float32), strict=False)
     images = (data.images.float() / 255 - 0.5) / 0.25
-    operations, step, lr = augment.parse(protocol.augment), 0, protocol.lr
+    operations, step, lr = augment.parse_strategy(protocol.augment), 0, protocol.lr
 
     def make_optimizer() -> torch.optim.SGD:
         fields = {"momentum": protocol.momentum, "weight_decay": protocol.weight_decay}
@@ -72,7 +72,7 @@ def train_with_torch(protocol: Protocol, data: cs.ImageData, *tags: str | int) -
 
 
 @pytest.mark.parametrize("norm", ["instance", "batch"])
-@pytest.mark.parametrize("strategy", ["none", augment.STRATEGY])
+@pytest.mark.parametrize("strategy", ["none", augment.DEFAULT_STRATEGY])
 @pytest.mark.parametrize("batch_size", [8, 32])  # of 21 images: the last batch is smaller, or one batch has all
 def test_trainer_is_sgd(norm: str, strategy: str, batch_size: int) -> None:
     data = tiny_data([7, 7, 7])

@@ -1,10 +1,11 @@
-"""Functions that several commands share: parsing of options, progress and signals of a run."""
+"""Functions that several commands share: parse options, announce a run, show its progress and handle signals."""
 
 from __future__ import annotations
 
 import contextlib
 import re
 import shlex
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,7 +46,7 @@ def parse_memory_limit(value: str | None) -> int | None:
     return None if value is None else parse_bytes(value)
 
 
-def check_not_overwritten(path: Path, *, overwrite: bool) -> None:
+def check_overwrite(path: Path, *, overwrite: bool) -> None:
     """Raise a UserError if an output file exists and `--overwrite` is not given."""
     if path.exists() and not overwrite:
         raise UserError(f"{path} exists already: choose another --out, or use --overwrite")
@@ -54,6 +55,11 @@ def check_not_overwritten(path: Path, *, overwrite: bool) -> None:
 def resume_hint(directory: Path) -> str:
     """Return the command that continues a run."""
     return f"Resume with: condenset resume {shlex.quote(str(directory))}"
+
+
+def announce(work: str, run: RunContext, directory: Path) -> None:
+    """Print what begins, on which device and in which directory."""
+    print(f"{work} on {run.compute.hardware}, {run.compute.precision}. Directory: {directory}", file=sys.stderr)
 
 
 @contextlib.contextmanager

@@ -38,10 +38,10 @@ def list_command(data_dir: DataDir = None, as_json: AsJson = False) -> None:
 def get_command(name: DatasetName, data_dir: DataDir = None) -> None:
     """Download a dataset from its official source. An interrupted download is resumed."""
     from condenset import data
-    from condenset.data.sources import require_dataset
+    from condenset.data.sources import require_registered_name
 
     directory = data.download_dataset(name, data_dir)
-    if data.DATASETS[require_dataset(name)].is_bundled:
+    if data.DATASETS[require_registered_name(name)].is_bundled:
         print(f"{name} is part of scikit-learn: no download is needed")
     else:
         print(f"{name} is in {directory}")
@@ -76,6 +76,6 @@ def import_command(
         data_dir=data_dir,
         size=size,
         overwrite=overwrite,
-        allow_hflip=None if allow_hflip else False,
+        allow_hflip=None if allow_hflip else False,  # None: as the source has it
     )
     print(f"{name} is in {directory}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from condenset.cli.common import check_not_overwritten, drop_unset, in_terminal
+from condenset.cli.common import check_overwrite, drop_unset, in_terminal
 from condenset.cli.console import print_records
 from condenset.cli.options import (
     AsJson,
@@ -66,13 +66,13 @@ def evaluate_command(
     from condenset.runs.context import RunContext
 
     if out:
-        check_not_overwritten(out, overwrite=overwrite)
+        check_overwrite(out, overwrite=overwrite)
         ensure_writable(out.parent)
     files = [file for path in sets for file in find_sets(path)]
     run = RunContext(compute=ComputeDevice.select(device, precision))
     options = {"network": network, "num_networks": num_networks, "epochs": epochs, "augment": augment}
     fields = _protocol_fields(config, drop_unset(**options, learned_steps=learned_steps))
-    source = drop_unset(dataset=dataset, data_dir=data_dir, size=size)
+    load_options = drop_unset(dataset=dataset, data_dir=data_dir, size=size)
 
     @functools.cache  # sets of one run share their dataset
     def load(dataset: str, data_dir: Path | None = None, size: int | None = None) -> Splits:
@@ -82,7 +82,7 @@ def evaluate_command(
     try:
         with in_terminal(run):
             for file in files:
-                records.append(evaluate_file(file, run, load, fields, source, seed))
+                records.append(evaluate_file(file, run, load, fields, load_options, seed))
                 if out:
                     write_results(out, records)
     finally:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
-from typer.core import TyperGroup
 
 from condenset import __version__
 from condenset.cli.data import app as data_app
@@ -21,18 +20,8 @@ from condenset.cli.show import show_command
 from condenset.cli.signals import exit_on_signal
 from condenset.errors import UserError
 
-
-class CommandGroup(TyperGroup):
-    """All commands. A signal stops any of them."""
-
-    def invoke(self, ctx: Any) -> Any:
-        with exit_on_signal():  # inside typer, which would turn a KeyboardInterrupt into an exit without a message
-            return super().invoke(ctx)
-
-
 app = typer.Typer(
     help="Condense a large labelled image dataset into a small synthetic one that trains networks nearly as well.",
-    cls=CommandGroup,
     no_args_is_help=True,
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -76,9 +65,15 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     Raises:
         SystemExit: Always, unless there is a bug.
     """
+    command = typer.main.get_command(app)
+    words = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        status = typer.main.get_command(app).main(arguments, prog_name="condenset", standalone_mode=False)
+        # Not command.main(), which would exit on a KeyboardInterrupt before exit_on_signal sees it.
+        with exit_on_signal(), command.make_context("condenset", words) as context:
+            command.invoke(context)
         sys.stdout.flush()  # raises BrokenPipeError here instead of at exit
+    except typer.Exit as error:  # of --help and --version
+        raise SystemExit(error.exit_code) from None
     except UserError as error:
         _fail(str(error))
     except BrokenPipeError:
@@ -89,10 +84,10 @@ def main(arguments: list[str] | None = None) -> NoReturn:
             raise
         _fail(f"no access to {error.filename}: {error.strerror}" if error.filename else str(error))
     except Exception as error:
-        if not hasattr(error, "format_message"):  # typer has it on its own errors, such as for an unknown option
+        if not hasattr(error, "format_message"):  # errors of typer have it, such as for an unknown option
             raise
         _fail(error.format_message())
-    raise SystemExit(status if isinstance(status, int) else 0)
+    raise SystemExit(0)
 
 
 def _fail(message: str) -> NoReturn:

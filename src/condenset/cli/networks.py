@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from condenset.cli.common import drop_unset, in_terminal
+from condenset.cli.common import announce, drop_unset, in_terminal
 from condenset.cli.console import print_entries, print_table
 from condenset.cli.options import AsJson, DataDir, Device, Network, Precision, Seed, Size
 from condenset.errors import UserError, check_int
@@ -51,13 +51,14 @@ def train_pool_command(
 
     from condenset import data
     from condenset.engine import ComputeDevice
+    from condenset.io.directories import ensure_writable
     from condenset.methods.matching.pool import EDGES, check_pool_directory, group_names
     from condenset.methods.matching.pool_training import fill_pool, pool_metadata, pool_protocol
     from condenset.networks import build
     from condenset.runs.context import RunContext
 
     group_edges = _parse_edges(edges) if edges else EDGES
-    group_names(group_edges)
+    group_names(group_edges)  # checks the edges
     check_int("num", num_networks, 1)
     check_pool_directory(out)  # before reading the data, which may take long
     run = RunContext(compute=ComputeDevice.select(device, precision), **drop_unset(seed=seed))
@@ -66,13 +67,13 @@ def train_pool_command(
     with torch.device("meta"):  # check that the network can be built before creating the directory
         build(protocol.network, channels=train.channels, size=train.size, num_classes=train.num_classes)
     check_pool_directory(out, pool_metadata(train, protocol, group_edges, run))
-    where = f"on {run.compute.hardware}, {run.compute.precision}"
-    print(f"Training {num_networks} networks on {dataset} {where}. Directory: {out}", file=sys.stderr)
+    ensure_writable(out)
+    announce(f"Training {num_networks} network{'s' * (num_networks > 1)} on {dataset}", run, out)
     with in_terminal(run, "Repeat the command to resume."):
         pool = fill_pool(train, out, num_networks, protocol, group_edges, run)
     if pool.num_networks > num_networks:
-        counts = f"{pool.num_networks} networks, more than --num {num_networks}"
-        print(f"The pool already has {counts}. All of them are used.", file=sys.stderr)
+        message = f"The pool already has {pool.num_networks} networks, more than --num {num_networks}."
+        print(f"{message} All of them are used.", file=sys.stderr)
     sizes = pool.group_sizes()
     if as_json:
         print(json.dumps({"directory": str(out), "networks": pool.num_networks, "states": sizes}, indent=1))

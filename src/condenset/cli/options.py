@@ -46,7 +46,7 @@ EvaluationNetwork = Annotated[
 ]
 Iterations = Annotated[
     int | None,
-    typer.Option(help="Iterations of the method (default: see 'condenset methods'). Coresets have none."),
+    typer.Option(help="Iterations of the method (default: see 'condenset methods'). Coreset methods have none."),
 ]
 LearningRate = Annotated[
     float | None, typer.Option("--lr", help="Learning rate of the images (default: see 'condenset methods').")
@@ -64,7 +64,8 @@ Settings = Annotated[
     typer.Option(
         "--set",
         metavar="FIELD=VALUE",
-        help="Set an option of the methods ('condenset methods'), or of one: METHOD.FIELD=VALUE. Repeatable.",
+        help="Set a recipe field of all methods that have it ('condenset methods'), or of one method: "
+        "METHOD.FIELD=VALUE. Repeatable.",
     ),
 ]
 AllowFewer = Annotated[
@@ -114,6 +115,10 @@ MemoryLimit = Annotated[
 ]
 ResumeMemoryLimit = Annotated[
     str | None, typer.Option("--memory", help="New memory limit, such as 4GiB or 512M (default: unchanged).")
+]
+ResumeDataDir = Annotated[
+    Path | None,
+    typer.Option("--data-dir", help="New directory of the datasets, if they have moved (default: unchanged)."),
 ]
 ResumeDevice = Annotated[str | None, typer.Option("--device", help="New device (default: unchanged).")]
 

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from condenset.cli.common import drop_unset, in_terminal, parse_ipcs, parse_memory_limit, parse_methods, resume_hint
+from condenset.cli.common import (
+    announce,
+    drop_unset,
+    in_terminal,
+    parse_ipcs,
+    parse_memory_limit,
+    parse_methods,
+    resume_hint,
+)
 from condenset.cli.console import print_entries, print_files, print_table
 from condenset.cli.options import (
     AsJson,
@@ -43,9 +49,7 @@ def paper_command(
     dataset: Annotated[
         str | None, typer.Option(help="Dataset name or path (default: the paper's; digits at --scale tiny).")
     ] = None,
-    scale: Annotated[
-        str, typer.Option(help="tiny (a test whose numbers mean nothing), small, or paper (default: small).")
-    ] = "small",
+    scale: Annotated[str, typer.Option(help="tiny (a test whose numbers mean nothing), small, or paper.")] = "small",
     methods: Methods = None,
     ipcs: ExperimentIpc = None,
     settings: Settings = None,
@@ -71,7 +75,7 @@ def paper_command(
     from condenset.experiments.start import start_experiment
 
     if name is None:
-        rows = [(name, experiment.title) for name, experiment in EXPERIMENTS.items()]
+        rows = [(key, experiment.title) for key, experiment in EXPERIMENTS.items()]
         print_entries(("experiment", "description"), ("name", "description"), rows, as_json)
         return
     finished = start_experiment(
@@ -85,10 +89,10 @@ def paper_command(
         precision=precision,
         session=experiment_session,
         methods=parse_methods(methods, get_experiment(name).names),
-        ipc=parse_ipcs(ipcs),
-        set=tuple(settings or ()),
+        ipcs=parse_ipcs(ipcs),
+        settings=tuple(settings or ()),
         **drop_unset(seed=seed, memory_limit=parse_memory_limit(memory_limit), size=size),
-        **drop_unset(num_networks=num_networks, epochs=epochs, whole_epochs=whole_epochs, sets=num_sets),
+        **drop_unset(num_networks=num_networks, epochs=epochs, whole_epochs=whole_epochs, num_sets=num_sets),
     )
     print_experiment(finished, as_json)
 
@@ -97,15 +101,15 @@ def paper_command(
 def experiment_session(config: ExperimentConfig, run: RunContext) -> Iterator[None]:
     """Announce an experiment, show its progress and stop it on a signal."""
     assert run.directory is not None
-    what = f"Running the experiment {config.experiment} on {config.dataset} at the scale {config.scale}"
-    print(f"{what} on {run.compute.hardware}, {run.compute.precision}. Directory: {run.directory}", file=sys.stderr)
+    work = f"Running the experiment {config.experiment} with {config.dataset} at the scale {config.scale}"
+    announce(work, run, run.directory)
     with in_terminal(run, resume_hint(run.directory)):
         yield
 
 
 def print_experiment(finished: FinishedExperiment, as_json: bool) -> None:
     """Print the table of an experiment and the paths of its files."""
-    directory: Path = finished.directory
+    directory = finished.directory
     if as_json:
         print((directory / "results.json").read_text(encoding="utf-8"), end="")
         return

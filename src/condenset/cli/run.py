@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from condenset.cli.common import drop_unset, in_terminal, parse_ipcs, parse_memory_limit, parse_methods, resume_hint
+from condenset.cli.common import (
+    announce,
+    drop_unset,
+    in_terminal,
+    parse_ipcs,
+    parse_memory_limit,
+    parse_methods,
+    resume_hint,
+)
 from condenset.cli.console import print_files, print_records
 from condenset.cli.options import (
     AllowFewer,
@@ -32,6 +39,7 @@ from condenset.cli.options import (
     Out,
     Overwrite,
     Precision,
+    ResumeDataDir,
     ResumeDevice,
     ResumeMemoryLimit,
     Seed,
@@ -49,9 +57,9 @@ if TYPE_CHECKING:
     from condenset.pipeline.run import RunResult
     from condenset.runs.context import RunContext
 
-DEFAULT_METHODS = {"run": ["random", "dm"], "compare": ["all"], "condense": ["dm"]}  # by command
+DEFAULT_METHODS = {"run": ["random", "dm"], "compare": ["all"]}  # by command
 COMPARE_HELP = "Condense a dataset with all methods, score the sets and draw accuracy against time."
-FILES = {"picture": "grid.png", "chart": "chart.png", "set": "condensed.safetensors", "results": "results.json"}
+OUTPUT_FILES = {"picture": "grid.png", "chart": "chart.png", "set": "condensed.safetensors", "results": "results.json"}
 
 
 def run_command(
@@ -84,13 +92,13 @@ def run_command(
     """Condense a dataset, score the sets and draw them (default methods: random and dm)."""
     from condenset.pipeline.run import start_run
 
-    for_both = drop_unset(network=network, augment=augment)  # fields of recipes and of the protocol
+    shared_fields = drop_unset(network=network, augment=augment)  # of recipes and of the protocol
     request = _make_request(
         methods or ([] if config else DEFAULT_METHODS[str(context.info_name)]),
         ipcs,
-        for_both | drop_unset(iterations=iterations, lr=lr, init=init, allow_fewer=allow_fewer),
+        shared_fields | drop_unset(iterations=iterations, lr=lr, init=init, allow_fewer=allow_fewer),
         settings,
-        protocol_fields=for_both | drop_unset(num_networks=num_networks, epochs=epochs),
+        protocol_fields=shared_fields | drop_unset(num_networks=num_networks, epochs=epochs),
         whole=whole,
         whole_epochs=whole_epochs,
     )
@@ -103,7 +111,6 @@ def run_command(
 
 
 def condense_command(
-    context: typer.Context,
     dataset: Dataset = None,
     methods: Methods = None,
     ipcs: ImagesPerClass = None,
@@ -130,8 +137,7 @@ def condense_command(
 
     fields = drop_unset(iterations=iterations, lr=lr, init=init, allow_fewer=allow_fewer)
     fields |= drop_unset(network=network, augment=augment)
-    methods = methods or ([] if config else DEFAULT_METHODS[str(context.info_name)])
-    request = _make_request(methods, ipcs, fields, settings, evaluate=False)
+    request = _make_request(methods or ([] if config else ["dm"]), ipcs, fields, settings, evaluate=False)
     options = drop_unset(seed=seed, device=device, precision=precision, size=size, data_dir=data_dir)
     options |= drop_unset(memory_limit=parse_memory_limit(memory_limit))
     result = start_run(
@@ -145,7 +151,7 @@ def resume_command(
     device: ResumeDevice = None,
     memory_limit: ResumeMemoryLimit = None,
     dataset: Annotated[str | None, typer.Option(help="New path of the dataset, if it has moved.")] = None,
-    data_dir: DataDir = None,
+    data_dir: ResumeDataDir = None,
     as_json: AsJson = False,
 ) -> None:
     """Continue a run that was stopped or killed. The result is the same as without the stop."""
@@ -194,8 +200,7 @@ def _run_session(plan: Plan, run: RunContext) -> Iterator[None]:
     methods = ", ".join(dict.fromkeys(job.method for job in plan.condense_jobs))
     ipcs = list(dict.fromkeys(job.ipc for job in plan.condense_jobs))
     size = "1 image" if ipcs == [1] else f"{', '.join(map(str, ipcs))} images"
-    what = f"Condensing {plan.dataset} to {size} per class with {methods}"
-    print(f"{what} on {run.compute.hardware}, {run.compute.precision}. Directory: {run.directory}", file=sys.stderr)
+    announce(f"Condensing {plan.dataset} to {size} per class with {methods}", run, run.directory)
     with in_terminal(run, resume_hint(run.directory)):
         yield
 
@@ -204,4 +209,4 @@ def _print_result(result: RunResult, as_json: bool) -> None:
     print_records(result.records, as_json)
     if not as_json:
         print()
-        print_files(result.directory, **FILES)
+        print_files(result.directory, **OUTPUT_FILES)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from condenset.cli.common import check_not_overwritten
+from condenset.cli.common import check_overwrite
 from condenset.cli.options import AsJson, Overwrite
 from condenset.errors import UserError
 
@@ -45,7 +45,7 @@ def _draw(condensed: CondensedSet, file: Path, out: Path | None, *, overwrite: b
 
     picture = out or file.with_suffix(".png")
     if out:
-        check_not_overwritten(out, overwrite=overwrite)
+        check_overwrite(out, overwrite=overwrite)
     if overwrite or not picture.exists():
         try:
             with wrap_os_errors(picture):

@@ -8,57 +8,55 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 
 from condenset import __version__, networks
 from condenset.continual.contents import MemoryContents
 from condenset.continual.steps import ImageFormat, read_step
+from condenset.continual.training import train_classifier
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData, check_channel_stats, select_classes
 from condenset.engine import ComputeDevice, rng
 from condenset.errors import UserError, check, check_choice, check_int
 from condenset.io.bytesize import parse_bytes
-from condenset.io.progress import NullProgress, ProgressBar
+from condenset.io.progress import make_progress
 from condenset.methods import METHODS, Recipe, make_recipe
 from condenset.methods.common import images_per_class
+from condenset.methods.options import RecipeOptions
 from condenset.networks import NetworkBuilder
 from condenset.runs.context import RunContext
-from condenset.runs.loop import track_progress
 from condenset.training.classifier import Classifier, select_test_images
-from condenset.training.dataset import DeviceDataset
-from condenset.training.evaluation import network_of_set
-from condenset.training.protocol import training_protocol
-from condenset.training.trainer import Trainer
+from condenset.training.options import TrainingOptions
 
 FORMAT = 1  # version of the metadata of a replay memory in its file
-REPEATS = ("refuse", "merge")
-SETTINGS = ("ipc", "method", "seed", "on_repeat")  # stored in the file
+REPEAT_CHOICES = ("refuse", "merge")
+SETTINGS = ("ipc", "method", "seed", "on_repeat")  # constructor arguments that the file stores
 
 
 class Memory:
-    """A replay memory for classes that arrive step by step.
+    """A replay memory of condensed images, for classes that arrive step by step.
 
     `add` condenses the images of a step to `ipc` per class and stores them. `train` trains a network on all stored
-    images. A class is identified by its name. Its random numbers depend on seed and name, not on the step.
+    images. A class is identified by its name. Its random numbers depend on the seed and the name, not on the step.
 
     Args:
         ipc: Images per class.
-        method: Name of the condensation method.
-        seed: Random seed.
-        device: "cpu", "cuda" or "mps". None: the best available.
-        precision: "float32" or "bfloat16". None: the best for the device.
-        memory_limit: Limit on the device memory of condensing, in bytes or such as "2GiB".
+        method: Name of the method that condenses (see `METHODS`).
+        seed: The same seed and steps give the same memory.
+        device: "cpu", "cuda" or "mps". Default: the fastest one available.
+        precision: "float32" or "bfloat16". Default: bfloat16 on GPUs that support it.
+        memory_limit: Memory limit of condensing: bytes, or text such as "4GiB".
         mean: Mean of the normalisation, one number per channel. None: that of the first step.
         std: Standard deviation of the normalisation. None: that of the first step.
         allow_hflip: Allow horizontal flips. Disable for text and digits. None: as in the first step.
         on_repeat: For a class that is stored already: "refuse" raises an error, "merge" merges old and new images.
         verbose: Show progress.
-        fields: Fields of the method's recipe, such as `iterations` and `network`.
+        **fields: Fields of the method's recipe, such as `iterations` and `network`.
 
     Raises:
-        UserError: An argument is invalid.
+        UserError: If an argument is invalid.
 
     Example:
         >>> import condenset as cs
@@ -89,9 +87,9 @@ class Memory:
         allow_hflip: bool | None = None,
         on_repeat: str = "refuse",
         verbose: bool = True,
-        **fields: Any,
+        **fields: Unpack[RecipeOptions],
     ) -> None:
-        check_choice("on_repeat", on_repeat, REPEATS)
+        check_choice("on_repeat", on_repeat, REPEAT_CHOICES)
         if "network" in fields:
             fields["network"] = networks.as_spec(fields["network"])
         recipe = make_recipe(method, ipc=ipc, name="", size=32, **fields)  # checks the fields before data arrive
@@ -126,7 +124,7 @@ class Memory:
             class_names: Names of integer labels. None: the name of label 3 is "3".
 
         Raises:
-            UserError: The images are invalid, or a class is stored already and `on_repeat` is "refuse".
+            UserError: If the images are invalid, or a class is stored already and `on_repeat` is "refuse".
         """
         step = self.prepare_step(images, labels, class_names)
         run = self._make_run(self.seed)
@@ -135,8 +133,8 @@ class Memory:
     def prepare_step(self, images: Any, labels: Any = None, class_names: Sequence[str] | None = None) -> ImageData:
         """Return the data of a step as they must be condensed: classes with images, with the memory's normalisation.
 
-        `prepare_step`, `recipe` and `store` together do what `add` does, so that the condensing can run elsewhere. The
-        arguments are those of `add`.
+        Arguments and errors are those of `add`. To condense elsewhere, call `prepare_step`, condense the result with
+        `recipe` and the seed of the memory, and call `store`. `add` does the same.
         """
         stored_format = self._contents.image_format
         mean, std = (stored_format.mean, stored_format.std) if stored_format else (self._mean, self._std)
@@ -161,8 +159,15 @@ class Memory:
     def store(self, condensed: CondensedSet, step: ImageData) -> None:
         """Store the set that was condensed from the result of `prepare_step`.
 
-        A class that is stored already keeps its number of images. Old and new images are selected in proportion to the
-        real images that they represent.
+        A class that was stored before has at most `ipc` images afterwards, selected from old and new images in
+        proportion to the real images that they represent.
+
+        Args:
+            condensed: The set.
+            step: The result of `prepare_step`.
+
+        Raises:
+            UserError: If the set does not fit the step, or a class is stored already and `on_repeat` is "refuse".
         """
         self._check_repeats(step.class_names)
         counts = images_per_class(step, self.recipe(step))
@@ -175,42 +180,34 @@ class Memory:
         return self._contents.to_set(self._provenance())
 
     def select_test(self, test_set: ImageData) -> ImageData:
-        """Return the test images of the stored classes, with the labels of the memory."""
+        """Return the test images of the stored classes, with the labels of the memory, for `cs.evaluate`."""
         self._contents.require_format()
         return select_test_images(test_set, self.class_names)
 
     def train(
-        self, network: str | NetworkBuilder | None = None, *, seed: int | None = None, **fields: Any
+        self,
+        network: str | NetworkBuilder | None = None,
+        *,
+        seed: int | None = None,
+        **fields: Unpack[TrainingOptions],
     ) -> Classifier:
         """Train a new network on all stored images.
 
         Args:
-            network: A spec, or a builder `(channels, size, num_classes) -> nn.Module`. None: the network that the
-                method learns with, or the dataset's default for methods without one and for "dd".
-            seed: Random seed. None: that of the memory. The network equals the first that `evaluate` trains.
-            fields: Fields of the protocol, such as `epochs`, `lr` and `augment`.
+            network: A spec, or a builder `(channels, size, num_classes) -> torch.nn.Module`. Default: the network that
+                the method learns with, or the default of the dataset for methods without one and for "dd".
+            seed: Default: the seed of the memory. With it, the network is the first one that `evaluate` trains.
+            **fields: Fields of `Protocol` that decide the training, such as `epochs`, `lr` and `augment`.
 
         Returns:
             The trained network with its class names and normalisation.
 
         Raises:
-            UserError: The memory is empty, an argument is invalid, or training diverged.
+            UserError: If the memory is empty, an argument is invalid, or training diverges.
         """
-        image_format, condensed = self._contents.require_format(), self.set
-        rule = "num_networks must not be given, because one network is trained (see cs.evaluate)"
-        check("num_networks" not in fields, rule, fields.get("num_networks"))
-        spec = network_of_set(condensed) if network is None else networks.as_spec(network)
-        chosen = fields if spec is None else {"network": spec, **fields}
-        protocol = training_protocol(name=image_format.name, size=image_format.shape[-1], **chosen)
+        image_format = self._contents.require_format()
         run = self._make_run(self.seed if seed is None else seed)
-        train_set = DeviceDataset.from_data(condensed, self.compute.device)
-        trainer = Trainer(protocol.network, train_set, protocol, self.compute)
-        with track_progress(run, "training a network", trainer.num_steps) as report:
-            trainer.train(run.seed, "evaluate", 0, report=report)
-        if not trainer.is_finite():
-            raise UserError("Training diverged: the weights contain NaN or infinity. Try a smaller lr.")
-        size = image_format.shape[-1] if networks.has_default_init(protocol.network) else None  # others may take any
-        return Classifier(trainer.export_network(), self.class_names, image_format.mean, image_format.std, size)
+        return train_classifier(self.set, image_format, network, run, **fields)
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write the memory to one .safetensors file, which `CondensedSet.load` reads too.
@@ -218,6 +215,9 @@ class Memory:
         Args:
             path: The file.
             overwrite: Replace an existing file.
+
+        Raises:
+            UserError: If the memory is empty, or the file exists or cannot be written.
         """
         self.set.save(path, overwrite=overwrite)
 
@@ -231,14 +231,14 @@ class Memory:
         memory_limit: int | str | None = None,
         verbose: bool = True,
     ) -> Memory:
-        """Read a memory from its file; it continues as the saved one would.
+        """Read a memory from a file. It continues as the saved memory would.
 
         Args:
             path: The file.
             device, precision, memory_limit, verbose: As for the constructor.
 
         Raises:
-            UserError: The file cannot be read or is not a replay memory.
+            UserError: If the file cannot be read or is not a replay memory.
         """
         options = {"device": device, "precision": precision, "memory_limit": memory_limit, "verbose": verbose}
         condensed = CondensedSet.load(path)
@@ -261,7 +261,7 @@ class Memory:
         return memory
 
     def _make_run(self, seed: int) -> RunContext:
-        progress = ProgressBar() if self.verbose else NullProgress()
+        progress = make_progress(self.verbose)
         return RunContext(seed=seed, compute=self.compute, memory_limit=self._memory_limit, progress=progress)
 
     def _format_of(self, data: ImageData) -> ImageFormat:
@@ -281,7 +281,7 @@ class Memory:
         dataset, size = image_format.name, image_format.shape[-1]
         recipe = dataclasses.asdict(make_recipe(self.method, ipc=self.ipc, name=dataset, size=size, **self.fields))
         if not METHODS[self.method].network_fits_evaluation:
-            del recipe["network"]  # it needs the learned step sizes, which exist for the classes of one step alone
+            del recipe["network"]  # it fits only the learned step sizes, which each step has for its own classes
         settings = {name: getattr(self, name) for name in SETTINGS}
         return {
             "method": self.method,

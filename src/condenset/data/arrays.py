@@ -1,4 +1,4 @@
-"""Arrays in memory: check pixels and labels, and make ImageData of them."""
+"""Arrays in memory: check pixels and labels, and make ImageData from them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def from_arrays(
     name: str = "arrays",
     allow_hflip: bool = True,
 ) -> ImageData:
-    """Make ImageData of NumPy arrays or tensors. uint8 pixels in the layout (N, C, H, W) are shared, not copied.
+    """Make ImageData from NumPy arrays or tensors. uint8 pixels in the layout (N, C, H, W) are shared, not copied.
 
     Args:
         images: uint8, or floats in 0..1, of shape (N, H, W), (N, H, W, C) or (N, C, H, W).
@@ -85,11 +85,11 @@ def _to_array(values: Any, name: str) -> NDArray[Any]:
 
 def to_channels_first(array: NDArray[Any], rule: str, *, prefer_first: bool) -> NDArray[Any]:
     """Return (…, C, H, W) from either layout. If both are possible, prefer square images, then `prefer_first`."""
-    rows, middle, last = array.shape[-3:]
-    could_be_first, could_be_last = rows in (1, 3), last in (1, 3)
+    first, middle, last = array.shape[-3:]
+    could_be_first, could_be_last = first in (1, 3), last in (1, 3)
     check(could_be_first or could_be_last, rule, array.shape)
     if could_be_first and could_be_last:
-        square_first, square_last = middle == last, rows == middle
+        square_first, square_last = middle == last, first == middle
         could_be_first = square_first if square_first != square_last else prefer_first
     return array if could_be_first else np.moveaxis(array, -1, -3)
 
@@ -100,21 +100,29 @@ def to_uint8(array: NDArray[Any]) -> Pixels:
         return array
     check(array.dtype.kind == "f", "pixels must be uint8, or floats in 0..1", str(array.dtype))
     pixels = np.empty(array.shape, np.uint8)
-    num_outside, first = 0, None
     for start in range(0, len(array), BLOCK_IMAGES):
         block = array[start : start + BLOCK_IMAGES]
-        outside = ~((block >= 0) & (block <= 1))  # also true for NaN
-        if outside.any():
-            num_outside += int(outside.sum())
-            first = first or (start, outside)
-        elif not num_outside:
-            pixels[start : start + BLOCK_IMAGES] = np.rint(block.astype(np.float32) * 255)
-    if first:
-        row, *position = (int(i) for i in np.unravel_index(first[1].argmax(), first[1].shape))
-        index = (first[0] + row, *position)
-        reason = f"{num_outside} values are not, the first at {index}: {float(array[index])}"
-        raise UserError(f"float pixels must be in 0..1, before any normalisation, but {reason}")
+        if _is_outside(block).any():
+            raise _range_error(array, start)
+        pixels[start : start + BLOCK_IMAGES] = np.rint(block.astype(np.float32) * 255)
     return pixels
+
+
+def _is_outside(block: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return where values are not in 0..1; NaN is not."""
+    outside: NDArray[np.bool_] = ~((block >= 0) & (block <= 1))
+    return outside
+
+
+def _range_error(array: NDArray[Any], start: int) -> UserError:
+    """Return the error for float pixels of which those from block `start` on are not all in 0..1."""
+    outside = _is_outside(array[start : start + BLOCK_IMAGES])
+    row, *position = (int(i) for i in np.unravel_index(outside.argmax(), outside.shape))
+    index = (start + row, *position)
+    blocks = (array[first : first + BLOCK_IMAGES] for first in range(start, len(array), BLOCK_IMAGES))
+    num_outside = sum(int(_is_outside(block).sum()) for block in blocks)
+    reason = f"{num_outside} values are not, the first at {index}: {float(array[index])}"
+    return UserError(f"float pixels must be in 0..1, before any normalisation, but {reason}")
 
 
 def as_labels(labels: Any, class_names: Sequence[str] | None, count: int) -> tuple[Labels, tuple[str, ...]]:
@@ -129,6 +137,10 @@ def as_labels(labels: Any, class_names: Sequence[str] | None, count: int) -> tup
         return _from_names(array.tolist(), class_names)
     check(array.dtype.kind in "iu", "labels must be whole numbers or names", str(array.dtype))
     check(count > 0, "there must be at least one image", count)
+    return _from_integers(array, class_names)
+
+
+def _from_integers(array: NDArray[Any], class_names: Sequence[str] | None) -> tuple[Labels, tuple[str, ...]]:
     values = np.unique(array)
     low, high = int(values[0]), int(values[-1])
     if low < 0 or (class_names is not None and high >= len(class_names)):
@@ -140,7 +152,7 @@ def as_labels(labels: Any, class_names: Sequence[str] | None, count: int) -> tup
         raise UserError(f"labels must be 0..{high} without gaps, but no image has {', '.join(map(str, missing))}{more}")
     names = tuple(map(str, range(high + 1) if class_names is None else class_names))
     indices = array.astype(np.int64)
-    check_labels(indices, names, "the set")
+    check_labels(indices, names, "the dataset")
     return indices, names
 
 
@@ -151,7 +163,7 @@ def _from_names(values: list[Any], class_names: Sequence[str] | None) -> tuple[L
     unknown = next((text for text in texts if text not in label_of), None)
     check(unknown is None, f"labels must be among the {len(names)} class names", unknown)
     labels = np.array([label_of[text] for text in texts], np.int64)
-    check_labels(labels, names, "the set")
+    check_labels(labels, names, "the dataset")
     return labels, names
 
 

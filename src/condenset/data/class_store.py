@@ -17,44 +17,52 @@ class ClassStore:
 
     def __init__(self, data: ImageData, device: torch.device) -> None:
         order = torch.argsort(data.labels, stable=True)
-        is_sorted = bool((order == torch.arange(len(order))).all())  # memory-mapped files are, and need no copy
+        is_sorted = bool((order == torch.arange(len(order))).all())  # then no copy is needed
         self.images_NCHW = (data.images if is_sorted else data.images[order]).to(device).contiguous()
         counts = torch.tensor(data.class_counts)
         self.counts = counts.to(device)
         self.offsets = (torch.cumsum(counts, 0) - counts).to(device)
         self.max_count = max(data.class_counts)
         self.labels_N = torch.repeat_interleave(torch.arange(len(counts)), counts).to(device)
-        self._rows_K = torch.tensor(data.class_stream_ids, device=device) if data.class_stream_ids else None
+        self._stream_ids_K = torch.tensor(data.class_stream_ids, device=device) if data.class_stream_ids else None
         mean, std = (torch.tensor(v, device=device) for v in (data.mean, data.std))
         self._scale_C, self._shift_C = 1 / (255 * std), -mean / std
 
-    def rows(self, classes_K: Tensor) -> Tensor:
-        """Return (K,) ids under which random streams know these classes."""
-        return classes_K if self._rows_K is None else self._rows_K[classes_K]
+    def stream_ids(self, classes_K: Tensor) -> Tensor:
+        """Return (K,) ids of the random streams of these classes."""
+        return classes_K if self._stream_ids_K is None else self._stream_ids_K[classes_K]
 
-    def choose(self, key: Tensor, step: int | Tensor, classes_K: Tensor, num: int, *, ordered: bool = True) -> Tensor:
-        """Return (K, num) indices of images, drawn without replacement from each class.
+    def sample_class_indices(
+        self, key: Tensor, step: int | Tensor, classes_K: Tensor, num: int, *, ordered: bool = True
+    ) -> Tensor:
+        """Sample `num` images of each class without replacement, and return their (K, num) indices.
 
-        A class with fewer images has all of them first, then padding. If no class needs padding, `ordered` may be
-        False, which leaves the order of the draw open.
+        Args:
+            key: The key of the random numbers.
+            step: The step of the random numbers.
+            classes_K: The classes.
+            num: The number of images per class. The indices of a smaller class are followed by padding.
+            ordered: Return the indices in their random order. False is faster, and returns the same indices in any
+                order; every class must then have at least `num` images.
         """
-        counts_K = self.counts[classes_K]
-        chosen = sample_without_replacement(
-            key, step, self.rows(classes_K), counts_K, self.max_count, num, ordered=ordered
+        positions_KN = sample_without_replacement(
+            key, step, self.stream_ids(classes_K), self.counts[classes_K], self.max_count, num, ordered=ordered
         )
-        return self.offsets[classes_K, None] + chosen
+        return self.offsets[classes_K, None] + positions_KN
 
-    def choose_any(self, key: Tensor, step: int | Tensor, num: int) -> Tensor:
-        """Return (min(num, N),) indices of images of any class, drawn without replacement."""
-        total, row = len(self.labels_N), torch.zeros(1, dtype=torch.int64, device=self.counts.device)
-        return sample_without_replacement(key, step, row, row + total, total, min(num, total))[0]
+    def sample_indices(self, key: Tensor, step: int | Tensor, num: int) -> Tensor:
+        """Sample images of all classes without replacement, and return their (min(num, N),) indices."""
+        total, stream = len(self.labels_N), torch.zeros(1, dtype=torch.int64, device=self.counts.device)
+        return sample_without_replacement(key, step, stream, stream + total, total, min(num, total))[0]
 
-    def take(self, indices: Tensor) -> Tensor:
+    def take_normalized(self, indices: Tensor) -> Tensor:
         """Return the images at these indices as float32, normalised."""
         return self.images_NCHW[indices].float() * self._scale_C[:, None, None] + self._shift_C[:, None, None]
 
     def take_augmented(self, indices_KB: Tensor, transform: Transform, dtype: torch.dtype) -> Tensor:
-        """Return (K, B, C, H, W) images at these indices, normalised, each class with its own augmentation."""
+        """Return (K, B, C, H, W) images at these indices, normalised, with one augmentation per class."""
         if kernels.available(self.images_NCHW):
-            return augment_kernel.sample(self.images_NCHW, indices_KB, transform, self._scale_C, self._shift_C, dtype)
-        return augment.apply(transform, self.take(indices_KB), dtype)
+            return augment_kernel.take_augmented(
+                self.images_NCHW, indices_KB, transform, self._scale_C, self._shift_C, dtype
+            )
+        return augment.apply(transform, self.take_normalized(indices_KB), dtype)

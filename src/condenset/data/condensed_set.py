@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from condenset.augment import STRATEGY
+from condenset.augment import DEFAULT_STRATEGY
 from condenset.data.image_data import (
     ImageData,
     check_normalization,
@@ -36,7 +36,8 @@ SET_FORMAT = 1  # version of the file format
 class CondensedSet(Dataset[tuple[Tensor, Tensor]]):
     """A small training set: `condensed[i]` is (image, label), with the image in pixel space.
 
-    Networks train on `transform()(images)`, or on `normalized()` if no augmentation is wanted.
+    `cs.condense` returns one, and `CondensedSet.load` reads one from a file. Networks train on `transform()(images)`,
+    or on `normalized()` without augmentation.
 
     Attributes:
         images: (N, C, H, W) float32, nominally 0..1; values may overshoot.
@@ -45,6 +46,18 @@ class CondensedSet(Dataset[tuple[Tensor, Tensor]]):
         mean, std: Normalisation constants per channel.
         step_sizes: (T,) float32 sizes of the gradient-descent steps that were learned with the images, or None.
         provenance: How the set was made: method, recipe, seed, version, fingerprint of the source data, seconds, …
+
+    Raises:
+        UserError: A tensor has a wrong shape, dtype or value.
+
+    Example:
+        >>> import condenset as cs
+        >>> condensed = cs.condense(cs.load("digits", verbose=False).train, "random", ipc=2, verbose=False)
+        >>> condensed
+        CondensedSet(digits: 20 images of 1x8x8, 10 classes; random, 2 per class)
+        >>> image, label = condensed[0]
+        >>> tuple(image.shape), int(label)
+        ((1, 8, 8), 0)
     """
 
     images: Tensor
@@ -117,11 +130,11 @@ class CondensedSet(Dataset[tuple[Tensor, Tensor]]):
         return hash_tensors(tuple(self.images.shape), self.labels, self.images, *steps)
 
     def normalized(self) -> Tensor:
-        """Return the images as networks expect them: (images - mean) / std."""
+        """Return the images as networks expect them, without augmentation: (images - mean) / std."""
         return normalize(self.images, self.mean, self.std)
 
     def transform(
-        self, train: bool = True, *, augment: str = STRATEGY, generator: torch.Generator | None = None
+        self, train: bool = True, *, augment: str = DEFAULT_STRATEGY, generator: torch.Generator | None = None
     ) -> PixelTransform:
         """Return the transform that maps a batch of pixels to network inputs, as `cs.evaluate` does.
 
@@ -133,9 +146,15 @@ class CondensedSet(Dataset[tuple[Tensor, Tensor]]):
             augment: The augmentation strategy, as in `Protocol.augment`.
             generator: Source of the random numbers; None for PyTorch's global generator.
 
+        Returns:
+            A callable that maps pixels (N, C, H, W) to float inputs of the same shape.
+
+        Raises:
+            UserError: The augmentation strategy is invalid.
+
         Example:
             >>> import condenset as cs
-            >>> condensed = cs.condense(cs.load("digits").train, "random", ipc=1, verbose=False)
+            >>> condensed = cs.condense(cs.load("digits", verbose=False).train, "random", ipc=1, verbose=False)
             >>> inputs = condensed.transform()(condensed.images)
             >>> tuple(inputs.shape)
             (10, 1, 8, 8)
@@ -144,7 +163,24 @@ class CondensedSet(Dataset[tuple[Tensor, Tensor]]):
         return PixelTransform(self.mean, self.std, strategy, allow_hflip=self.allow_hflip, generator=generator)
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Write the set to a .safetensors file, completely or not at all."""
+        """Write the set to a .safetensors file, completely or not at all.
+
+        Args:
+            path: The file. Missing parent directories are created.
+            overwrite: Replace an existing file.
+
+        Raises:
+            UserError: The file exists already, or it cannot be written.
+
+        Example:
+            >>> import pathlib, tempfile
+            >>> import condenset as cs
+            >>> data = cs.load("digits", verbose=False).train
+            >>> path = pathlib.Path(tempfile.mkdtemp()) / "digits.safetensors"
+            >>> cs.condense(data, "random", ipc=1, verbose=False).save(path)
+            >>> cs.CondensedSet.load(path)
+            CondensedSet(digits: 10 images of 1x8x8, 10 classes; random, 1 per class)
+        """
         metadata = {
             "format": SET_FORMAT,
             "class_names": list(self.class_names),
@@ -162,8 +198,18 @@ class CondensedSet(Dataset[tuple[Tensor, Tensor]]):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> CondensedSet:
-        """Read a set from a .safetensors file; raise a UserError if the file is not a complete, consistent set."""
-        tensors, metadata = read_tensor_file(Path(path), "condenset", "a set of condenset")
+        """Read a set from a .safetensors file that `save` wrote. No code in the file is run.
+
+        Args:
+            path: The file.
+
+        Returns:
+            The set, with all tensors on the CPU.
+
+        Raises:
+            UserError: The file does not exist or is not a complete, consistent set.
+        """
+        tensors, metadata = read_tensor_file(Path(path), "condenset", "a condensed set")
         try:
             if metadata["format"] > SET_FORMAT:
                 newer = f"it was written by a newer version of condenset (format {metadata['format']})"
@@ -180,7 +226,7 @@ class CondensedSet(Dataset[tuple[Tensor, Tensor]]):
         except UserError as error:
             raise UserError(f"{path}: {error}") from None
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise UserError(f"{path} is not a set of condenset: {type(error).__name__} in its metadata") from None
+            raise UserError(f"{path} is not a condensed set: {type(error).__name__} in its metadata") from None
 
 
 def check_train_set(value: object) -> None:

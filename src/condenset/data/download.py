@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 
-from condenset.data.sources import DATASETS, Download, data_directory, require_dataset
+from condenset.data.sources import DATASETS, Download, data_directory, require_registered_name
 from condenset.errors import UserError, check, format_error
 from condenset.io.directories import atomic_directory, wrap_os_errors
 from condenset.io.progress import show_progress
@@ -34,7 +34,7 @@ class _TransferError(Exception):
 
 def download_dataset(name: str, data_dir: str | os.PathLike[str] | None = None, *, verbose: bool = True) -> Path:
     """Download and unpack a registered dataset unless it is complete; return the directory that it is in."""
-    registered = require_dataset(name)
+    registered = require_registered_name(name)
     source, directory = DATASETS[registered], data_directory(data_dir)
     if source.is_bundled:
         return directory
@@ -71,8 +71,11 @@ def download_file(url: str, path: Path, *, digest: str, size: int | None = None,
         url: The address.
         path: Where to store the file.
         digest: "md5:HEX" or "sha256:HEX".
-        size: About how many bytes to expect; more than twice that is an error.
+        size: The approximate size in bytes; a file of more than twice this size is an error.
         verbose: Show progress.
+
+    Raises:
+        UserError: The file cannot be downloaded or written, or has another digest.
     """
     check(url.startswith(("http://", "https://")), "a download address must begin with http:// or https://", url)
     check(digest.partition(":")[0] in ("md5", "sha256"), "a digest must begin with md5: or sha256:", digest)
@@ -82,11 +85,11 @@ def download_file(url: str, path: Path, *, digest: str, size: int | None = None,
         if path.is_file() and file_digest(path, digest) == digest:
             return
         is_resumed = part.exists()
-    _download(url, part, size, verbose)
+    _download_with_retries(url, part, size, verbose)
     actual = file_digest(part, digest)
     if actual != digest and is_resumed:  # the existing part may be the beginning of another file
         part.unlink()
-        _download(url, part, size, verbose)
+        _download_with_retries(url, part, size, verbose)
         actual = file_digest(part, digest)
     if actual != digest:
         part.unlink()
@@ -106,59 +109,59 @@ def file_digest(path: Path, like: str) -> str:
         return f"{algorithm}:{hashlib.file_digest(file, hasher).hexdigest()}"
 
 
-def _download(url: str, part: Path, size: int | None, verbose: bool) -> None:
+def _download_with_retries(url: str, part: Path, size: int | None, verbose: bool) -> None:
     """Download the file to `part` completely, with several attempts."""
     max_bytes = None if size is None else 2 * size + CHUNK_BYTES
     failures = 0
     with show_progress(part.name.removesuffix(".part"), size, unit="B", verbose=verbose) as advance:
-        advance(_length(part))
+        advance(_bytes_on_disk(part))
         while True:
-            before = _length(part)
+            before = _bytes_on_disk(part)
             try:
                 _transfer(url, part, max_bytes, advance)
                 return
             except _TransferError as error:
-                failures = 1 if _length(part) > before else failures + 1
+                failures = 1 if _bytes_on_disk(part) > before else failures + 1
                 if failures >= MAX_FAILURES:
                     hint = "run the same command again to resume"
                     raise UserError(f"cannot download {url}: {error}; {hint}") from None
             time.sleep(PAUSE_SECONDS * 2 ** (failures - 1))
 
 
-def _length(path: Path) -> int:
+def _bytes_on_disk(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
 def _transfer(url: str, part: Path, max_bytes: int | None, advance: Callable[[int], None]) -> None:
     """Make one attempt: request what `part` lacks and append it."""
-    start = _length(part)
+    received = _bytes_on_disk(part)
     headers = {"User-Agent": "condenset", "Accept-Encoding": "identity"}
-    if start:
-        headers["Range"] = f"bytes={start}-"
-    response = _open(urllib.request.Request(url, headers=headers), part, start)
+    if received:
+        headers["Range"] = f"bytes={received}-"
+    response = _send_request(urllib.request.Request(url, headers=headers), part, received)
     if response is None:
         return
     with response:
-        if response.status != 206:  # the server sends the whole file, whatever was requested
-            advance(-start)
-            start = 0
-        elif not (response.headers.get("Content-Range") or "").startswith(f"bytes {start}-"):
+        if response.status != 206:  # the server ignored the range and sends the whole file
+            advance(-received)
+            received = 0
+        elif not (response.headers.get("Content-Range") or "").startswith(f"bytes {received}-"):
             part.unlink(missing_ok=True)
-            raise _TransferError("the server sent another range than the one requested")
+            raise _TransferError("the server sent a different range than requested")
         length = response.headers.get("Content-Length") or ""
-        total = start + int(length) if length.isdecimal() else None
+        total = received + int(length) if length.isdecimal() else None
         _check_length(total or 0, max_bytes, url, part)
-        with wrap_os_errors(part), part.open("ab" if start else "wb") as file:
+        with wrap_os_errors(part), part.open("ab" if received else "wb") as file:
             for chunk in _read_chunks(response):
-                start += len(chunk)
-                _check_length(start, max_bytes, url, part)
+                received += len(chunk)
+                _check_length(received, max_bytes, url, part)
                 file.write(chunk)
                 advance(len(chunk))
-    if total is not None and start < total:
-        raise _TransferError(f"the connection was cut after {start} of {total} bytes")
+    if total is not None and received < total:
+        raise _TransferError(f"the connection was cut after {received} of {total} bytes")
 
 
-def _open(request: urllib.request.Request, part: Path, start: int) -> http.client.HTTPResponse | None:
+def _send_request(request: urllib.request.Request, part: Path, received: int) -> http.client.HTTPResponse | None:
     """Return the response, or None if the server says that `part` is complete."""
     url = request.full_url
     try:
@@ -166,8 +169,8 @@ def _open(request: urllib.request.Request, part: Path, start: int) -> http.clien
         return response
     except urllib.error.HTTPError as error:
         with error:
-            if error.code == 416 and start:
-                if error.headers.get("Content-Range") == f"bytes */{start}":
+            if error.code == 416 and received:
+                if error.headers.get("Content-Range") == f"bytes */{received}":
                     return None
                 part.unlink(missing_ok=True)
                 raise _TransferError("the part on disk is longer than the file") from None

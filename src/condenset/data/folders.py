@@ -29,7 +29,7 @@ from condenset.io.directories import wrap_os_errors
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".pbm", ".pnm")
 TEST_FOLDERS = ("test", "val", "valid", "validation")
 SPLIT_NAMES = {"train", "training", "testing", "eval", *TEST_FOLDERS}
-MIN_FILES_FOR_PROCESSES = 20_000  # fewer files do not repay the seconds that processes take to start
+MIN_FILES_FOR_PROCESSES = 20_000  # for fewer files, starting processes takes longer than they save
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def from_folder(
     """
     check_image_size(size)
     folder = Path(path)
-    files = find_classes(folder)
+    files = list_class_files(folder)
     split = files.to_split(detect_target_shape(files.paths, size))
     name = name or folder.resolve().name
     images = read_into_memory(split, f"reading {name}", verbose=verbose)
@@ -106,17 +106,17 @@ def from_folder(
 
 
 def read_folder(root: Path, size: int | None = None) -> LazyDataset:
-    """Read ROOT/train/CLASS and ROOT/test/CLASS (or val), or ROOT/CLASS with a fifth held out for the test."""
+    """Read ROOT/train/CLASS and ROOT/test/CLASS (or val). For ROOT/CLASS alone, hold out a fifth for the test."""
     if not root.is_dir():
         raise UserError(f"no such folder: {root}")
     folders = list_subfolders(root)
     if "train" in folders:
         for name in TEST_FOLDERS:  # an unlabelled test/, such as ImageNet's, has no folders: val/ is used instead
             if name in folders and list_subfolders(root / name):
-                train, test = find_classes(root / "train"), find_classes(root / name)
+                train, test = list_class_files(root / "train"), list_class_files(root / name)
                 return make_folder_dataset(train, test, f"{root} (train, {name})", size=size)
     top = root / "train" if folders == ["train"] and list_subfolders(root / "train") else root
-    files = find_classes(top)
+    files = list_class_files(top)
     train_rows, test_rows = hold_out(files.labels, files.class_names, str(top))
     source = f"{top}; {HELD_OUT_NOTE}"
     return make_folder_dataset(files.select(train_rows), files.select(test_rows), source, size=size)
@@ -125,7 +125,7 @@ def read_folder(root: Path, size: int | None = None) -> LazyDataset:
 def make_folder_dataset(
     train: ImageFiles, test: ImageFiles, source: str, target: TargetShape | None = None, *, size: int | None = None
 ) -> LazyDataset:
-    """Return the dataset of two lists of files; `target` is detected from the files and `size` if None."""
+    """Return the dataset of two lists of files. If `target` is None, it is detected from the files and `size`."""
     mismatch = sorted(set(train.class_names) ^ set(test.class_names))
     if mismatch:
         split = "train" if mismatch[0] in train.class_names else "test"
@@ -134,7 +134,7 @@ def make_folder_dataset(
     return LazyDataset(train.to_split(target), test.to_split(target), train.class_names, source)
 
 
-def find_classes(folder: Path) -> ImageFiles:
+def list_class_files(folder: Path) -> ImageFiles:
     """List FOLDER/CLASS/**/image: one class per folder, in sorted order."""
     if not folder.is_dir():
         raise UserError(f"no such folder: {folder}")

@@ -21,17 +21,34 @@ from condenset.errors import UserError, check, check_type, format_names
 class ImageData(Dataset[tuple[Tensor, Tensor]]):
     """Labelled images: `data[i]` is (image, label), with uint8 pixels and an integer label.
 
+    `cs.load`, `cs.from_arrays`, `cs.from_folder` and `cs.from_dataset` return it. They also measure `mean` and `std`.
+
     Attributes:
         images: (N, C, H, W) uint8, possibly memory-mapped.
         labels: (N,) int64 in 0..K-1.
         class_names: K names.
         mean, std: Normalisation constants per channel, for pixels in 0..1.
         name: The name of the dataset. Presets depend on it.
-        source: Where the images come from, for people.
+        source: Where the images come from, as text.
         allow_hflip: Allow horizontal flips. False for text and digits.
         stored_fingerprint: The fingerprint, if it was computed before.
-        class_stream_ids: The ids under which random streams know the classes; empty for 0..K-1. A class that has the
-            same id among other classes gets the same random numbers.
+        class_stream_ids: The id of each class's random stream; empty for 0..K-1. Two datasets in which a class has the
+            same id use the same random numbers for it.
+
+    Raises:
+        UserError: The images or labels have a wrong shape, dtype or value.
+
+    Example:
+        >>> import torch
+        >>> import condenset as cs
+        >>> images, labels = torch.zeros(4, 3, 32, 32, dtype=torch.uint8), torch.tensor([0, 1, 0, 1])
+        >>> data = cs.ImageData(
+        ...     images=images, labels=labels, class_names=("cat", "dog"), mean=(0.5,) * 3, std=(0.2,) * 3, name="pets"
+        ... )
+        >>> data
+        ImageData(pets: 4 images of 3x32x32, 2 classes)
+        >>> data.class_counts
+        (2, 2)
     """
 
     images: Tensor
@@ -96,7 +113,18 @@ class ImageData(Dataset[tuple[Tensor, Tensor]]):
 
 @dataclass(frozen=True)
 class Splits:
-    """The training and the test images of a dataset. Nothing is learned or selected on `test`."""
+    """The training and the test images of a dataset, as `cs.load` returns them.
+
+    Attributes:
+        train: The images to learn from.
+        test: The images to evaluate on. Nothing is learned or selected on them.
+
+    Example:
+        >>> import condenset as cs
+        >>> splits = cs.load("digits", verbose=False)
+        >>> len(splits.train), len(splits.test)
+        (1433, 364)
+    """
 
     train: ImageData
     test: ImageData

@@ -23,7 +23,7 @@ from condenset.errors import UserError, check, format_error, format_names, is_in
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
 GREY_MODES = ("1", "L", "LA", "I", "I;16", "I;16L", "I;16B", "I;16N")
 MAX_IMAGE_SIZE = 4096  # pixels
-MAX_NAMED_FILES = 5  # further files that an error message names
+MAX_NAMED_FILES = 5  # in an error message, after the first
 MAX_GROUP = 64  # files that a worker reads at a time
 MAX_WORKERS = 16
 
@@ -36,7 +36,7 @@ def check_image_size(size: int | None) -> None:
 
 @dataclass(frozen=True)
 class TargetShape:
-    """The shape that every image gets: (channels, size, size). Without `resize` images must have the size already."""
+    """The shape of all images: (channels, size, size). Without `resize`, images must already have this size."""
 
     channels: int
     size: int
@@ -47,7 +47,7 @@ class TargetShape:
 
 
 def detect_target_shape(paths: Sequence[str], size: int | None) -> TargetShape:
-    """Return the shape for these files: one channel if all are grey, and the first image's size if `size` is None."""
+    """Return the target shape of image files: one channel if all are grey; the first image's size if `size` is None."""
     modes, sizes, errors = set[str](), list[tuple[int, int]](), dict[str, UserError]()
     with filter_pillow_warnings():
         for path in paths:
@@ -102,8 +102,8 @@ def decode_images(paths: Sequence[str], target: TargetShape, out: Pixels, *, use
 
     Args:
         paths: The files.
-        target: The shape that they get.
-        out: (N, C, H, W).
+        target: The shape to crop and resize them to.
+        out: The array (N, C, H, W) to write to.
         use_processes: Use processes instead of threads. Because of Python's global lock, threads decode at most about
             four thousand small images per second.
     """
@@ -112,13 +112,14 @@ def decode_images(paths: Sequence[str], target: TargetShape, out: Pixels, *, use
     with ExitStack() as stack:
         stack.enter_context(filter_pillow_warnings())  # outside the threads, where setting a filter is not safe
         shared = stack.enter_context(_shared_array(out.shape)) if use_processes else None
-        pool, work, rows = Parallel(num_workers, backend="threading"), _decode_group, out
-        if shared is not None:
-            pool = Parallel(num_workers, backend="loky", idle_worker_timeout=10)
-            work, rows = _decode_group_in_process, shared
+        if shared is None:
+            workers, decode, pixels = Parallel(num_workers, backend="threading"), _decode_group, out
+        else:
+            workers = Parallel(num_workers, backend="loky", idle_worker_timeout=10)
+            decode, pixels = _decode_group_in_process, shared
         starts = range(0, len(paths), group_size)
-        tasks = (delayed(work)(paths[start : start + group_size], target, rows, start) for start in starts)
-        _raise_first({path: error for errors in pool(tasks) for path, error in errors.items()})
+        tasks = (delayed(decode)(paths[start : start + group_size], target, pixels, start) for start in starts)
+        _raise_first({path: error for errors in workers(tasks) for path, error in errors.items()})
         if shared is not None:
             out[...] = shared
 

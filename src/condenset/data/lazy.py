@@ -1,4 +1,4 @@
-"""Datasets whose pixels are read later, block by block, in class order: what every reader returns."""
+"""Datasets whose pixels are read on demand, block by block, in class order. Every reader returns a LazyDataset."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Labels = NDArray[np.int64]
 Rows = NDArray[np.int64]
 
 BLOCK_BYTES = 32 << 20
-TEST_PERIOD = 5  # one image in so many of each class is a test image, if a dataset has no test split
+TEST_PERIOD = 5  # without a test split, every fifth image of a class is a test image
 HELD_OUT_NOTE = "every fifth image of a class is held out for the test"
 
 
@@ -41,7 +41,18 @@ class LazySplit:
 
 @dataclass(frozen=True)
 class LazyDataset:
-    """A training and a test split; `mean` and `std` are measured on the training images if they are None."""
+    """A training and a test split that have not been read yet.
+
+    Attributes:
+        train, test: The splits.
+        class_names: K names.
+        source: Where the images come from, as text.
+        mean, std: Normalisation constants per channel; measured on the training images if None.
+        allow_hflip: Allow horizontal flips. False for text and digits.
+
+    Raises:
+        UserError: A label is out of range, a class has no images, or the splits differ in image shape.
+    """
 
     train: LazySplit
     test: LazySplit
@@ -77,10 +88,10 @@ class PixelStats:
         means, stds = [], []
         for counts in self.counts.tolist():
             total = max(sum(counts), 1)
-            first = sum(value * count for value, count in enumerate(counts))
-            second = sum(value * value * count for value, count in enumerate(counts))
-            means.append(first / total / 255)
-            stds.append(max(math.sqrt(total * second - first * first) / total, 1.0) / 255)
+            value_sum = sum(value * count for value, count in enumerate(counts))
+            square_sum = sum(value * value * count for value, count in enumerate(counts))
+            means.append(value_sum / total / 255)
+            stds.append(max(math.sqrt(total * square_sum - value_sum * value_sum) / total, 1.0) / 255)
         return tuple(means), tuple(stds)
 
 
@@ -114,7 +125,13 @@ def check_labels(labels: Labels, class_names: Sequence[str], owner: str) -> None
 
 
 def make_lazy_split(images: Pixels, labels: Labels, rows: Rows | None = None) -> LazySplit:
-    """Make a split of (N, C, H, W) images in memory, or of some of their rows; they are sorted as they are copied."""
+    """Make a split from (N, C, H, W) images in memory. It is sorted by class when its pixels are read.
+
+    Args:
+        images: uint8 (N, C, H, W).
+        labels: int64 (N,).
+        rows: The images to use; None for all.
+    """
     selected = np.arange(len(labels)) if rows is None else rows
     order = selected[np.argsort(labels[selected], kind="stable")]
 
@@ -126,7 +143,7 @@ def make_lazy_split(images: Pixels, labels: Labels, rows: Rows | None = None) ->
 
 
 def hold_out(labels: Labels, class_names: Sequence[str], owner: str) -> tuple[Rows, Rows]:
-    """Return the rows for train and for test: the first image of each class and every fifth after it are for test."""
+    """Return (train, test) rows. The first image of each class, and every fifth after it, is a test image."""
     check_labels(labels, class_names, owner)
     order = np.argsort(labels, kind="stable")
     counts = np.bincount(labels, minlength=len(class_names))
@@ -184,7 +201,7 @@ def make_image_data(
     source: str,
     allow_hflip: bool,
 ) -> ImageData:
-    """Return ImageData of images in memory; a mean or std that is None is measured."""
+    """Return ImageData from images in memory; a mean or std that is None is measured."""
     if mean is None or std is None:
         measured = measure_pixels(images)
         mean, std = measured[0] if mean is None else mean, measured[1] if std is None else std

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from operator import sub
 from pathlib import Path
 
 from condenset.data.image_data import Splits
@@ -20,9 +19,10 @@ MEAN_TOLERANCE = 0.02  # between the mean pixel of a dataset and its registered 
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetInfo:
-    """A line of the list of datasets.
+    """One row of `list_datasets`.
 
     Attributes:
+        title: One line of description; for a broken dataset the error.
         state: bundled, ready, missing, imported or broken.
         path: The directory that it is in, or None.
     """
@@ -81,7 +81,12 @@ def _imported_info(name: str, path: Path) -> DatasetInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetReport:
-    """The result of `check_dataset`. `mean` and `std` are the constants in use, the measured ones those of train."""
+    """The result of `check_dataset`.
+
+    Attributes:
+        mean, std: The normalisation constants that `load` uses.
+        measured_mean, measured_std: The mean and standard deviation of the training images.
+    """
 
     name: str
     num_train: int
@@ -134,6 +139,7 @@ def check_dataset(
 
 def _check_mean(name: str, measured: tuple[float, ...]) -> None:
     expected = DATASETS[name].mean
-    if expected and max(map(abs, map(sub, expected, measured))) > MEAN_TOLERANCE:
+    if expected and max(abs(a - b) for a, b in zip(expected, measured, strict=False)) > MEAN_TOLERANCE:
         means = [" ".join(f"{value:.3f}" for value in values) for values in (expected, measured)]
-        raise UserError(f"the pixels of {name} must have the mean {means[0]}, but got {means[1]}: another dataset?")
+        hint = f"check that these are the files of {name}"
+        raise UserError(f"the pixels of {name} must have the mean {means[0]}, but got {means[1]}; {hint}")

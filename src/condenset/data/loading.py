@@ -23,7 +23,7 @@ from condenset.data.memmap import (
     write_memmap,
 )
 from condenset.data.npy_files import read_npz
-from condenset.data.sources import DATASETS, data_directory, find_dataset
+from condenset.data.sources import DATASETS, data_directory, find_registered_name
 from condenset.errors import UserError, check, check_path_encoding, check_type
 from condenset.io.metadata import holds_config
 
@@ -38,7 +38,7 @@ def load(
     download: bool = False,
     verbose: bool = True,
 ) -> Splits:
-    """Load a dataset: a registered or an imported one by name, a folder of images or an .npz file by path.
+    """Load a dataset by name (registered or imported) or by path (a folder of images or an .npz file).
 
     Args:
         name_or_path: A name such as "cifar10" (see `cs.DATASETS`), the name of an imported dataset, a folder with
@@ -87,12 +87,17 @@ def import_dataset(
 
     Returns:
         The directory that was written.
+
+    Raises:
+        UserError: The source cannot be read, or the name is invalid or in use.
     """
     check_import_name(name)
     directory = data_directory(data_dir)
     target = memmap_directory(directory, name)
     if target.exists() and not overwrite:
-        raise UserError(f"{target} exists already; choose another name, or --overwrite it (overwrite=True in Python)")
+        raise UserError(
+            f"{target} exists already; choose another name, or replace it with --overwrite (overwrite=True in Python)"
+        )
     opened = source if isinstance(source, Splits) else open_dataset(source, directory, size, verbose=verbose)[0]
     _check_size(opened, name, size)
     dataset = to_lazy_dataset(opened) if isinstance(opened, Splits) else opened
@@ -121,7 +126,7 @@ def open_dataset(
     elif can_be_name and is_memmap(memmap_directory(data_dir, text)):
         dataset, name = read_memmap(memmap_directory(data_dir, text)), text
     else:
-        path = Path(text).expanduser()
+        path = Path(os.path.expanduser(text))  # Path.expanduser raises for an unknown user
         check_path_encoding(path)
         dataset, name = _open_path(path, data_dir, size, can_be_name), path.resolve().name.removesuffix(".npz")
     _check_size(dataset, name, size)
@@ -130,7 +135,7 @@ def open_dataset(
 
 def registered_name(name_or_path: PathLike) -> str | None:
     """Return the registered dataset that the user asks for, or None for any other name and for a path."""
-    return find_dataset(os.fspath(name_or_path)) if _can_be_name(name_or_path) else None
+    return find_registered_name(os.fspath(name_or_path)) if _can_be_name(name_or_path) else None
 
 
 def _can_be_name(name_or_path: PathLike) -> bool:

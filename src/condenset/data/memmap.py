@@ -18,7 +18,7 @@ import torch
 from condenset.data.image_data import ImageData, Splits, check_channel_stats
 from condenset.data.lazy import Labels, LazyDataset, LazySplit, PixelStats, iter_blocks, make_lazy_split
 from condenset.data.npy_files import read_npy_header
-from condenset.data.sources import find_dataset
+from condenset.data.sources import find_registered_name
 from condenset.errors import UserError, check, format_error
 from condenset.io.directories import atomic_directory, restore_replaced, sync_directory, wrap_os_errors
 from condenset.io.files import require_file, write_file
@@ -31,19 +31,19 @@ SPLITS = ("train", "test")
 
 def memmap_directory(data_dir: Path, name: str) -> Path:
     """Return the directory of the memory-mapped dataset of this name, which need not exist."""
-    return _parent_directory(data_dir) / name
+    return _imports_directory(data_dir) / name
 
 
 def list_memmaps(data_dir: Path) -> list[str]:
     """Return the names of the memory-mapped datasets in the data directory."""
-    parent = _parent_directory(data_dir)
+    parent = _imports_directory(data_dir)
     if not parent.is_dir():
         return []
     return sorted(path.name for path in parent.iterdir() if is_memmap(path) and not path.name.startswith("."))
 
 
-def _parent_directory(data_dir: Path) -> Path:
-    """Return the directory of all memory-mapped datasets, after restoring any that a killed import left renamed."""
+def _imports_directory(data_dir: Path) -> Path:
+    """Return the directory of all imported datasets, after restoring any that a killed import left renamed."""
     parent = data_dir / "imported"
     restore_replaced(parent)
     return parent
@@ -58,7 +58,7 @@ def check_import_name(name: str) -> None:
     """Check that a name is a valid directory name and that no registered dataset has it."""
     is_valid = re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name) is not None
     check(is_valid, "a name must consist of letters, digits, '.', '_' and '-', and begin with a letter or digit", name)
-    check(find_dataset(name) is None, "a name must not be that of a registered dataset", name)
+    check(find_registered_name(name) is None, "a name must not be that of a registered dataset", name)
 
 
 def to_lazy_dataset(splits: Splits) -> LazyDataset:
@@ -177,7 +177,8 @@ def _check_sorted_labels(labels: Labels, path: Path, class_names: tuple[str, ...
     num_classes = len(class_names)
     in_range = len(labels) > 0 and labels[0] >= 0 and labels[-1] < num_classes
     is_sorted = in_range and bool((labels[1:] >= labels[:-1]).all())
-    check(is_sorted, f"{path} must have ascending labels in 0..{num_classes - 1}", "others")
+    if not is_sorted:
+        raise UserError(f"{path} must have ascending labels in 0..{num_classes - 1}; import the dataset again")
     counts = [int(count) for count in np.bincount(labels, minlength=num_classes)]
     if 0 in counts:
         raise UserError(f"{path} must have an image of every class, but has none of {class_names[counts.index(0)]!r}")
@@ -194,7 +195,7 @@ def map_npy(path: Path, dtype: np.dtype[Any], dims: int) -> torch.Tensor:
         check(0 not in shape, "an array must not be empty", shape)
         try:
             array = np.memmap(path, dtype, "c", offset, shape)
-        except OSError:  # a private map counts as memory that may be needed, which can exceed the limit
+        except OSError:  # a private map counts towards the memory limit of the process
             array = np.memmap(path, dtype, "r", offset, shape)
     except (OSError, ValueError) as error:
         raise UserError(f"cannot read {path}: {format_error(error)}") from None

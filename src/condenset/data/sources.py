@@ -20,10 +20,10 @@ class Download:
     Attributes:
         url: Its address.
         digest: "md5:HEX" or "sha256:HEX".
-        size: About how many bytes it has.
+        size: Its approximate size in bytes.
         path: Where to store it, relative to the data directory.
         unpacks_to: The directory that the archive unpacks to, relative to the data directory; empty for a plain file.
-        unpacked_size: The most bytes that the archive may unpack to.
+        unpacked_size: The largest size in bytes that the archive may unpack to.
     """
 
     url: str
@@ -41,9 +41,10 @@ class DatasetSource:
     Attributes:
         name: The name that users give, a Python identifier.
         title: One line for lists.
-        num_classes, num_train, num_test: Its size.
+        num_classes, num_train, num_test: The numbers of classes, training images and test images.
         shape: (C, H, W) of its images.
-        read: Read it: `(directory, size) -> LazyDataset`, where `size` is the image size that the user asks for.
+        read: Function `(directory, size) -> LazyDataset` that reads it. `size` is the image size that the user asks
+            for, or None.
         mean, std: Normalisation constants for pixels in 0..1; measured on the training images if None.
         allow_hflip: Allow horizontal flips. False for text and digits.
         directories: Where its files may be, relative to the data directory; the first that has all of `files` is used.
@@ -90,30 +91,32 @@ DATASETS: Registry[DatasetSource] = Registry("dataset", DatasetSource, "condense
 
 
 def register_dataset(source: DatasetSource) -> DatasetSource:
-    """Add a dataset to the registry and return it, so that `cs.load` and the command line find it by its name.
+    """Add a dataset to the registry, so that `cs.load` and the command line find it by its name.
 
     Args:
         source: The dataset. Its `read` function returns a `LazyDataset`.
 
+    Returns:
+        The same object.
+
     Raises:
-        UserError: The name is no Python identifier or is in use.
+        UserError: The name is not a Python identifier or belongs to another dataset.
 
     Example:
         >>> import dataclasses
         >>> import condenset as cs
-        >>> from condenset.data.sources import DATASETS
-        >>> source = dataclasses.replace(DATASETS["digits"], name="my_digits", title="My digits")
+        >>> source = dataclasses.replace(cs.DATASETS["digits"], name="my_digits", title="My digits")
         >>> cs.register_dataset(source).name
         'my_digits'
         >>> len(cs.load("my_digits", verbose=False).test)
         364
-        >>> DATASETS.unregister("my_digits")
+        >>> cs.DATASETS.unregister("my_digits")
     """
     return DATASETS.register(source)
 
 
-def find_dataset(name: str) -> str | None:
-    """Return the registered name that a name refers to: Fashion-MNIST and CIFAR_10 are fashionmnist and cifar10."""
+def find_registered_name(name: str) -> str | None:
+    """Return the registered name that matches, ignoring case, `-` and `_`, or None: CIFAR-10 matches cifar10."""
     return {_normalize_name(registered): registered for registered in DATASETS}.get(_normalize_name(name))
 
 
@@ -121,9 +124,9 @@ def _normalize_name(name: str) -> str:
     return name.lower().replace("-", "").replace("_", "")
 
 
-def require_dataset(name: str) -> str:
-    """Return the registered name that a name refers to; raise a UserError that suggests the nearest one."""
-    registered = find_dataset(name)
+def require_registered_name(name: str) -> str:
+    """Return the registered name that matches; if there is none, raise a UserError that suggests the nearest one."""
+    registered = find_registered_name(name)
     if registered is None:
         check_choice("dataset", name, DATASETS)
     assert registered is not None
@@ -136,7 +139,7 @@ def data_directory(data_dir: str | os.PathLike[str] | None = None) -> Path:
     if not chosen:
         return _cache_directory() / "condenset"
     check_path_encoding(chosen)
-    return Path(chosen).expanduser()
+    return Path(os.path.expanduser(chosen))  # Path.expanduser raises for an unknown user
 
 
 def _cache_directory() -> Path:

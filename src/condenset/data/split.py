@@ -36,7 +36,7 @@ def train_val_split(data: ImageData, val_share: float = 0.1, *, seed: int = 0) -
     check_image_data("data", data)
     seed = check_int("seed", seed)
     check(is_number(val_share) and 0 < val_share < 1, "val_share must be a number between 0 and 1", val_share)
-    val_rows: list[Tensor] = []
+    val_indices: list[Tensor] = []
     for label, (name, count) in enumerate(zip(data.class_names, data.class_counts, strict=True)):
         if count == 0:
             continue
@@ -44,20 +44,20 @@ def train_val_split(data: ImageData, val_share: float = 0.1, *, seed: int = 0) -
             raise UserError(f"class {name!r} has one image, so it cannot be split into training and validation images")
         num = min(max(round(val_share * count), 1), count - 1)
         selected = rng.permutation(rng.make_key(seed, "split off", label), 0, count)[:num]
-        val_rows.append((data.labels == label).nonzero()[:, 0][selected])
+        val_indices.append((data.labels == label).nonzero()[:, 0][selected])
     is_val = torch.zeros(len(data), dtype=torch.bool)
-    is_val[torch.cat(val_rows)] = True
-    train, val = (_select_rows(data, rows) for rows in ((~is_val).nonzero()[:, 0], is_val.nonzero()[:, 0]))
+    is_val[torch.cat(val_indices)] = True
+    train, val = (_select_images(data, indices) for indices in ((~is_val).nonzero()[:, 0], is_val.nonzero()[:, 0]))
     return train, val
 
 
 def is_subset_source(source: str) -> bool:
-    """Return whether the `source` of some data says that `train_val_split` made them."""
+    """Return whether the `source` of ImageData says that it is a part made by `train_val_split`."""
     return re.search(r"\d+ of its \d+ images$", source) is not None
 
 
-def _select_rows(data: ImageData, rows: Tensor) -> ImageData:
-    source = f"{data.source}; {len(rows)} of its {len(data)} images".removeprefix("; ")
+def _select_images(data: ImageData, indices: Tensor) -> ImageData:
+    source = f"{data.source}; {len(indices)} of its {len(data)} images".removeprefix("; ")
     return dataclasses.replace(
-        data, images=data.images[rows], labels=data.labels[rows], source=source, stored_fingerprint=""
+        data, images=data.images[indices], labels=data.labels[indices], source=source, stored_fingerprint=""
     )

@@ -11,7 +11,7 @@ from condenset.errors import check
 
 
 class PixelTransform:
-    """Normalise and augment batches of pixels, as the evaluation protocol does.
+    """Normalise and augment batches of pixels, as `cs.evaluate` does. `CondensedSet.transform` returns one.
 
     Args:
         mean, std: Normalisation constants per channel.
@@ -30,13 +30,16 @@ class PixelTransform:
         generator: torch.Generator | None = None,
     ) -> None:
         self.mean, self.std, self.generator = mean, std, generator
-        self.operations = augment.parse(strategy, allow_hflip=allow_hflip)
+        self.operations = augment.parse_strategy(strategy, allow_hflip=allow_hflip)
 
     def __call__(self, pixels_NCHW: Tensor) -> Tensor:
         """Return (N, C, H, W) float network inputs.
 
         Args:
             pixels_NCHW: Floats, nominally in 0..1, or uint8.
+
+        Raises:
+            UserError: The pixels have another shape.
         """
         shape, channels = tuple(pixels_NCHW.shape), len(self.mean)
         is_batch = len(shape) == 4 and shape[1] == channels and shape[2] == shape[3]
@@ -45,9 +48,9 @@ class PixelTransform:
         images = normalize(pixels, self.mean, self.std)
         if not self.operations or not len(images):
             return images
-        uniforms_NU = self._draw_uniforms(len(images)).to(images.device)
-        parameters = augment.draw(uniforms_NU, self.operations, images.shape[-1], shared=True)
-        return augment.apply(parameters, images[:, None], images.dtype)[:, 0]
+        uniform_NU = self._draw_uniforms(len(images)).to(images.device)
+        transform = augment.sample_transform(uniform_NU, self.operations, images.shape[-1], shared=True)
+        return augment.apply(transform, images[:, None], images.dtype)[:, 0]
 
     def _draw_uniforms(self, num: int) -> Tensor:
         device = self.generator.device if self.generator is not None else torch.device("cpu")

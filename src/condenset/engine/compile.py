@@ -16,12 +16,11 @@ from torch.utils._pytree import tree_leaves
 
 from condenset import kernels, networks
 from condenset.engine.device import ComputeDevice
+from condenset.networks.gradients import Forward as Forward
 from condenset.networks.layers import Block
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Forward = Callable[[dict[str, Tensor], Tensor], Tensor]
-"""A network as a function of its parameters and buffers by name, and images."""
 
 MAX_TRACES = 16  # in the cache; compiling one takes half a minute
 _traces: dict[Hashable, Callable[..., Any]] = {}
@@ -108,7 +107,7 @@ def functional_forward(network: nn.Module, compute: ComputeDevice, *, compiling:
 
 
 def _should_compile(network: nn.Module, compute: ComputeDevice) -> bool:
-    """Return whether to compile: on CUDA, for a built-in network, unless custom kernels compute its blocks."""
+    """Return whether to compile: built-in networks on CUDA, unless custom kernels compute their blocks."""
     if compute.device.type != "cuda" or not isinstance(network, networks.Network):
         return False
     has_parameters = any(True for _ in network.parameters())
@@ -129,6 +128,13 @@ def build_functional(
 
     A compiled network is cached, and shared by all trainings of an architecture with the same batch sizes. Callers
     must pass their own parameters and buffers to the forward function.
+
+    Args:
+        spec: The network.
+        channels, size, num_classes: The shape of its inputs and outputs.
+        compute: Device and precision.
+        batch_sizes: The batch sizes that the forward function is called with.
+        compiling: Allow compilation, as in `functional_forward`.
     """
     shape = {"channels": channels, "size": size, "num_classes": num_classes}
     if compiling and compute.device.type == "cuda" and networks.has_default_init(spec):

@@ -29,11 +29,11 @@ class ComputeDevice:
         """Return the device and precision, or the best available.
 
         Args:
-            device: Default: CUDA, else MPS, else CPU.
-            precision: Default: bfloat16 if the hardware supports it, else float32. Recent GPUs round the inputs of
-                float32 convolutions to TF32, as PyTorch does by default.
+            device: A name such as "cpu" or "cuda:1"; by default CUDA, else MPS, else CPU.
+            precision: "float32" or "bfloat16"; by default bfloat16 if the hardware supports it, else float32. Recent
+                GPUs round the inputs of float32 convolutions to TF32, as PyTorch does by default.
         """
-        selected = torch.device(_device_name(None if device is None else str(device)))
+        selected = torch.device(_check_device(None if device is None else str(device)))
         if precision is None:
             precision = "bfloat16" if _has_bfloat16(selected) else "float32"
         check_choice("precision", precision, PRECISIONS)
@@ -54,7 +54,7 @@ class ComputeDevice:
 
     @contextlib.contextmanager
     def activate(self) -> Iterator[None]:
-        """Make this the current CUDA device, on which streams are created, until the end of the block."""
+        """Make this the current CUDA device, on which streams are created, for the duration of the block."""
         with torch.cuda.device(self.device) if self.device.type == "cuda" else contextlib.nullcontext():
             yield
 
@@ -89,8 +89,8 @@ def _has_bfloat16(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
-def _device_name(name: str | None) -> str:
-    """Check that a device is available; None selects the best one."""
+def _check_device(name: str | None) -> str:
+    """Check that a device is available, and return its name; None selects the best one."""
     available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if name is None:
         return next(kind for kind in ("cuda", "mps", "cpu") if available[kind])
@@ -101,6 +101,6 @@ def _device_name(name: str | None) -> str:
         raise UserError(f"Device {name!r} is not available: this machine has {kinds}.")
     count = torch.cuda.device_count() if kind == "cuda" else 1
     if index and not (index.isdecimal() and int(index) < count):
-        last = f"{kind}:0" + (f" to {kind}:{count - 1}" if count > 1 else "")
-        raise UserError(f"Device {name!r} is not available: this machine has {last}.")
+        devices = f"{kind}:0" + (f" to {kind}:{count - 1}" if count > 1 else "")
+        raise UserError(f"Device {name!r} is not available: this machine has {devices}.")
     return name

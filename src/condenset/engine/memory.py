@@ -18,8 +18,8 @@ from condenset.io.bytesize import format_bytes
 from condenset.networks.layers import Block
 
 GIB = 2**30
-GPU_TARGET_BYTES = 3 * GIB  # keeps a GPU busy: more memory makes nothing faster
-CPU_TARGET_BYTES = GIB // 16  # about one chunk of synthetic images: more would leave the caches and be slower
+GPU_TARGET_BYTES = 3 * GIB  # enough to keep a GPU busy; more is not faster
+CPU_TARGET_BYTES = GIB // 16  # about one chunk of synthetic images; more would not fit in the caches
 USABLE_SHARE = 0.8  # of the memory that is free
 CPU_CACHE_NUMBERS = 2**22  # numbers of a layer's maps that fit into the caches of a CPU
 STATE_COPIES = 4  # images and velocity, and both again while a graph is captured or a checkpoint is written
@@ -33,7 +33,7 @@ class MemoryEstimate:
     bytes_per_class: int
 
     def total(self, num_classes: int) -> int:
-        """Return the peak bytes when so many classes pass through the network at once."""
+        """Return the peak bytes when `num_classes` classes pass through the network at once."""
         return self.fixed_bytes + num_classes * self.bytes_per_class
 
 
@@ -103,7 +103,7 @@ def num_classes_that_fit(estimate: MemoryEstimate, compute: ComputeDevice, memor
 
 
 def default_memory_limit(compute: ComputeDevice, memory_limit: int | None) -> int | None:
-    """Return the memory limit in bytes: the one given, else most of a GPU's memory; None on other devices."""
+    """Return `memory_limit`; if it is None, most of the memory of a GPU, or None (no limit) on other devices."""
     if memory_limit is not None or compute.device.type != "cuda":
         return memory_limit
     return int(USABLE_SHARE * torch.cuda.mem_get_info(compute.device)[1])
@@ -135,9 +135,14 @@ def split_evenly(num: int, max_size: int) -> list[slice]:
 
 
 def remaining_groups(num: int, max_size: int, remaining: Collection[int]) -> list[list[int]]:
-    """Return the remaining of `num` networks in groups that train in parallel.
+    """Split the networks that remain to be trained into groups that train in parallel.
 
     All networks are split, not only the remaining ones, so that the groups are the same after an interruption.
+
+    Args:
+        num: The number of all networks.
+        max_size: The largest size of a group.
+        remaining: The indices of the networks that remain.
     """
     groups = [[index for index in range(num)[part] if index in remaining] for part in split_evenly(num, max_size)]
     return [group for group in groups if group]
@@ -169,7 +174,7 @@ def _layer_sizes(network: nn.Module, image_shape: tuple[int, int, int], custom_k
     num_images = 2  # batch norm refuses a single image
 
     def record(module: nn.Module, args: Any, output: Any) -> None:
-        inner = 4 * _numel(output) if isinstance(module, Block) and not module.is_first else 0
+        inner = 4 * _numel(output) if isinstance(module, Block) and not module.fuses_convolution else 0
         sizes.append(_LayerSize(*(num // num_images for num in (_numel(args), inner, _numel(output)))))
 
     def is_layer(module: nn.Module) -> bool:

@@ -17,14 +17,14 @@ from condenset.pipeline.request import RunRequest, parse_settings
 
 LIST_FIELDS: dict[str, tuple[type, str]] = {
     "methods": (str, "names"),
-    "ipc": (int, "whole numbers"),
-    "set": (str, "settings"),
+    "ipcs": (int, "whole numbers"),
+    "settings": (str, "FIELD=VALUE"),
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExperimentConfig:
-    """Everything that decides the result of an experiment, and the memory limit, which does not change it.
+    """The settings that decide the result of an experiment, and the memory limit, which does not change it.
 
     Attributes:
         experiment: Name of the experiment.
@@ -39,12 +39,12 @@ class ExperimentConfig:
         fingerprint: Fingerprint of the training images. Empty: unknown.
         test_fingerprint: Fingerprint of the test images. Empty: unknown.
         methods: Methods and baselines to compare. Empty: those of the experiment.
-        ipc: Numbers of images per class. Empty: those of the scale.
-        set: Settings, each FIELD=VALUE or METHOD.FIELD=VALUE.
+        ipcs: Numbers of images per class. Empty: those of the scale.
+        settings: Fields of recipes, each FIELD=VALUE or METHOD.FIELD=VALUE.
         num_networks: Networks per set. None: as the scale has it.
         epochs: Epochs on a set. None: as the scale has it.
         whole_epochs: Epochs on the whole dataset. None: as the scale has it.
-        sets: Number of sets behind an accuracy. None: as the scale has it.
+        num_sets: Number of sets behind an accuracy. None: as the scale has it.
     """
 
     experiment: str
@@ -59,12 +59,12 @@ class ExperimentConfig:
     fingerprint: str = ""
     test_fingerprint: str = ""
     methods: tuple[str, ...] = ()
-    ipc: tuple[int, ...] = ()
-    set: tuple[str, ...] = ()
+    ipcs: tuple[int, ...] = ()
+    settings: tuple[str, ...] = ()
     num_networks: int | None = None
     epochs: int | None = None
     whole_epochs: int | None = None
-    sets: int | None = None
+    num_sets: int | None = None
 
     def __post_init__(self) -> None:
         check_choice("scale", self.scale, SCALES)
@@ -77,17 +77,17 @@ class ExperimentConfig:
 
     @property
     def request(self) -> RunRequest:
-        """The methods and options that are requested of the experiment."""
-        recipe_fields, method_fields = parse_settings(self.set)
+        """The methods and options that the user asks for."""
+        recipe_fields, method_fields = parse_settings(self.settings)
         protocol_fields = {"num_networks": self.num_networks, "epochs": self.epochs}
         experiment = get_experiment(self.experiment)
-        if self.sets is not None:
-            check_int("sets", self.sets, 1)
-            check(experiment.repeats_sets, "this experiment cannot make several sets", self.sets)
+        if self.num_sets is not None:
+            check_int("num_sets", self.num_sets, 1)
+            check(experiment.repeats_sets, "this experiment cannot make several sets", self.num_sets)
         return make_request(
             experiment,
             methods=self.methods,
-            ipcs=tuple(dict.fromkeys(self.ipc)),
+            ipcs=tuple(dict.fromkeys(self.ipcs)),
             recipe_fields=recipe_fields,
             method_fields=method_fields,
             protocol_fields={name: value for name, value in protocol_fields.items() if value is not None},

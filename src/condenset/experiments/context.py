@@ -1,4 +1,4 @@
-"""Context of an experiment: everything that the experiments share. Each part of an experiment runs once."""
+"""The context of an experiment: run its parts, store their results, and do not repeat complete parts."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean, pstdev
 from types import MappingProxyType
 from typing import Any, TypeVar
 
 from condenset import __version__
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData, Splits
-from condenset.experiments.scales import scaled_protocol, scaled_recipe
-from condenset.experiments.types import Record, read_record
+from condenset.experiments.scales import NUM_SETS, scaled_protocol, scaled_recipe
+from condenset.experiments.types import read_record, summarize_accuracies
 from condenset.io.directories import wrap_os_errors
 from condenset.io.files import write_file
 from condenset.methods import METHODS, Recipe
@@ -25,7 +24,7 @@ from condenset.methods.common import images_per_class
 from condenset.pipeline.execute import load_or_condense
 from condenset.pipeline.plan import WHOLE
 from condenset.pipeline.request import RunRequest
-from condenset.pipeline.results import SCORE_FIELDS, condense_cost
+from condenset.pipeline.results import SCORE_FIELDS, Record, condense_cost
 from condenset.runs.context import RunContext
 from condenset.training.evaluation import score_set
 from condenset.training.protocol import Protocol
@@ -48,7 +47,7 @@ class ExperimentContext:
         splits: Training and test images.
         run: The run; parts use its seed, device and progress display.
         directory: Directory of the experiment.
-        sets: Number of sets, each with its own seed, behind an accuracy. None: 5 at the scale `paper`, else 1.
+        num_sets: Number of sets, each with its own seed, behind an accuracy. 0: that of the scale.
         num_parts: Number of parts. 0: not known yet.
     """
 
@@ -58,17 +57,13 @@ class ExperimentContext:
     splits: Splits
     run: RunContext
     directory: Path
-    sets: int | None = None
+    num_sets: int = 0
     num_parts: int = dataclasses.field(default=0, init=False)
 
     def __post_init__(self) -> None:
+        self.num_sets = self.num_sets or NUM_SETS[self.scale]
         self.run.directory = self.run.shared_directory = self.directory
         self._part_numbers: dict[str, int] = {}
-
-    @property
-    def num_sets(self) -> int:
-        """Number of sets, each with its own seed, behind an accuracy."""
-        return self.sets or self.for_scale(tiny=1, small=1, paper=5)
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -129,11 +124,11 @@ class ExperimentContext:
 
     @contextlib.contextmanager
     def part(self, name: str) -> Iterator[RunContext]:
-        """Yield the run, set to the directory of one part, so that its checkpoints and events are separate."""
+        """Yield the run, set to the directory of one part, where its checkpoints and events are stored."""
         run = self.run
         previous = run.directory, run.job, run.recipe, run.previous_seconds, run.snapshots
         number = self._part_number(name)
-        run.progress.part = f"{number}/{self.num_parts}" if self.num_parts else ""
+        run.progress.job_label = f"{number}/{self.num_parts}" if self.num_parts else ""
         run.directory, run.job, run.previous_seconds = self.part_directory(name), name, 0.0
         with wrap_os_errors(run.directory):
             run.directory.mkdir(parents=True, exist_ok=True)
@@ -177,9 +172,7 @@ class ExperimentContext:
         return {
             **records[0],
             **{name: sum(record[name] for record in records) for name in durations},
-            "accuracies": accuracies,
-            "accuracy_mean": fmean(accuracies),
-            "accuracy_std": pstdev(accuracies),
+            **summarize_accuracies(accuracies),
             "sets": len(records),
         }
 
@@ -190,7 +183,7 @@ class ExperimentContext:
 
         Args:
             name: Name of the part.
-            measure: Return the record, which must be JSON.
+            measure: Return the record, whose values must be JSON values.
             required: Fields that the record must have.
             settings: What the record depends on. A part with other settings is measured again.
         """
@@ -237,7 +230,7 @@ class ExperimentContext:
             return CondensedSet.load(run.snapshot_path(step))
 
     def condense_sizes(self, method: str, recipes: Mapping[str, Recipe]) -> dict[str, CondensedSet]:
-        """Return the sets of several parts by name; sets that can be learned at once are."""
+        """Return the sets of several parts by name. Sets that can share their real images are learned at once."""
         names, can_share = list(recipes), METHODS[method].can_share
         sets = {}
         for index, (name, recipe) in enumerate(recipes.items()):
@@ -268,7 +261,7 @@ class ExperimentContext:
         """
 
         def measure(run: RunContext) -> Record:
-            scores = score_set(train_set, test_set or self.splits.test, protocol, run, f"{name}: testing")
+            scores = score_set(train_set, test_set or self.splits.test, protocol, run, f"{name}: scoring")
             return {
                 "accuracies": list(scores.accuracies),
                 "accuracy_mean": scores.mean,
@@ -282,7 +275,7 @@ class ExperimentContext:
     def condense_and_score(
         self, name: str, method: str, ipc: int, protocol: Protocol | None = None, **fields: Any
     ) -> Record:
-        """Condense and score all sets of a method; return one record with the accuracies and the cost of both."""
+        """Condense and score `num_sets` sets; return one record with all accuracies and the total cost."""
 
         def measure(suffix: str) -> Record:
             condensed = self.condense(name + suffix, method, self.recipe(method, ipc, **fields))

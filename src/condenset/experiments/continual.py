@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from statistics import fmean, pstdev
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,8 +13,8 @@ from condenset.continual.memory import Memory
 from condenset.data.image_data import select_classes
 from condenset.engine import rng
 from condenset.experiments.context import ExperimentContext
-from condenset.experiments.types import ExperimentResult, Record, Table
-from condenset.pipeline.results import condense_cost
+from condenset.experiments.types import ExperimentResult, Table, summarize_accuracies
+from condenset.pipeline.results import Record, condense_cost
 from condenset.report.charts import draw_curve, new_panels
 from condenset.training.scores import format_accuracy
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def run_continual(context: ExperimentContext) -> ExperimentResult:
-    """Measure the accuracy on the classes so far of networks trained from scratch on the memory after each step.
+    """Train networks from scratch on the memory after each step, and test them on the classes so far.
 
     Classes arrive in random orders, the same for every method and number of steps. Each order and number of steps has
     its own seed; otherwise methods that learn classes independently would build the same memory in 5 and in 10 steps.
@@ -86,18 +86,16 @@ def _select(records: Sequence[Record], steps: int, method: str) -> list[Record]:
 def final_accuracy(records: Sequence[Record]) -> Record:
     """Return mean and standard deviation, over orders and networks, of the accuracy after the last step."""
     last = max(record["step"] for record in records)
-    return _summarize([accuracy for record in records if record["step"] == last for accuracy in record["accuracies"]])
+    return summarize_accuracies(
+        [accuracy for record in records if record["step"] == last for accuracy in record["accuracies"]]
+    )
 
 
 def average_accuracy(records: Sequence[Record]) -> Record:
     """Return mean and standard deviation, over orders and networks, of the accuracy averaged over the steps."""
     orders = sorted({record["order"] for record in records})
     streams = [[record["accuracies"] for record in records if record["order"] == order] for order in orders]
-    return _summarize([fmean(steps) for stream in streams for steps in zip(*stream, strict=True)])
-
-
-def _summarize(accuracies: Sequence[float]) -> Record:
-    return {"accuracies": accuracies, "accuracy_mean": fmean(accuracies), "accuracy_std": pstdev(accuracies)}
+    return summarize_accuracies([fmean(steps) for stream in streams for steps in zip(*stream, strict=True)])
 
 
 def _draw(records: Sequence[Record], step_counts: Sequence[int]) -> Figure:
@@ -109,7 +107,7 @@ def _draw(records: Sequence[Record], step_counts: Sequence[int]) -> Figure:
             for record in _select(records, steps, method):
                 accuracies.setdefault(record["classes_seen"], []).extend(record["accuracies"])
             class_counts = sorted(accuracies)
-            draw_curve(axes, class_counts, [_summarize(accuracies[num]) for num in class_counts], method)
+            draw_curve(axes, class_counts, [summarize_accuracies(accuracies[num]) for num in class_counts], method)
             axes.set_xticks(class_counts)
         axes.set_title(f"{steps} steps")
         axes.set_xlabel("classes so far")

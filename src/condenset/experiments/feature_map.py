@@ -16,11 +16,12 @@ from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
 from condenset.engine import rng
 from condenset.experiments.context import ExperimentContext
-from condenset.experiments.types import ExperimentResult, Record, Table
+from condenset.experiments.types import ExperimentResult, Table
 from condenset.io.directories import wrap_os_errors
 from condenset.io.files import read_tensors, write_tensors
 from condenset.methods.coreset import NetworkCoresetRecipe
 from condenset.methods.reference_network import get_reference_network
+from condenset.pipeline.results import Record
 from condenset.report.charts import new_panels, wrap_text
 from condenset.report.grid import shorten_name
 from condenset.runs.context import RunContext

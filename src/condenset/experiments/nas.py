@@ -12,8 +12,9 @@ from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
 from condenset.data.split import train_val_split
 from condenset.experiments.context import ExperimentContext
-from condenset.experiments.types import ExperimentResult, Record, Table, environment_fields
+from condenset.experiments.types import ExperimentResult, Table, environment_fields
 from condenset.networks import search_space
+from condenset.pipeline.results import Record
 from condenset.report.charts import new_panels
 from condenset.runs.context import RunContext
 from condenset.search.ranking import rank_architectures
@@ -22,7 +23,8 @@ from condenset.training.protocol import Protocol
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-EARLY_STOPPING, WHOLE = "early-stopping", "whole dataset"
+EARLY_STOPPING = "early-stopping"  # name of the baseline
+WHOLE_TITLE = "whole dataset"  # of the last column of the table
 VAL_SHARE = 0.1  # of the training images
 TOP_SHARE = 0.05  # of the architectures: these are trained on the whole dataset
 BATCH_SIZE = 250
@@ -50,8 +52,8 @@ def run_nas(context: ExperimentContext) -> ExperimentResult:
     candidates = [spec for spec in space if spec in names]
     whole = _rank(context, "whole-search", candidates, train, val, _whole_protocol(context, proxy_protocol))
     records = [_compare(name, tops[name], ranking, whole) | costs[name] for name, ranking in rankings.items()]
-    *_, last = rankings.values()
-    records.append(_reference_record(whole, last) | {"images": len(train), "condense_seconds": 0.0})
+    last_ranking = list(rankings.values())[-1]
+    records.append(_reference_record(whole, last_ranking) | {"images": len(train), "condense_seconds": 0.0})
     return ExperimentResult(records=records, table=_make_table(records), draw=lambda: _draw(records[:-1]), ipcs=(ipc,))
 
 
@@ -157,16 +159,18 @@ def _compare(name: str, top: Sequence[Record], ranking: Record, whole: Record) -
 
 
 def _reference_record(whole: Record, search: Record) -> Record:
-    """Return the record of training on the whole dataset, among the architectures that any proxy ranks at its top.
+    """Return the record of training on the whole dataset.
 
-    Training all architectures would take longer than the rest of the experiment. Its time is estimated: the time of the
-    candidates, times the ratio of all architectures to the candidates in a search with the same batch size.
+    Only the candidates, the best architectures of every proxy, are trained on it, because all architectures would take
+    longer than the rest of the experiment. The time for all of them is estimated with `search`, the ranking of all
+    architectures on a proxy: the time of the candidates on the whole dataset, times the ratio of the times of all
+    architectures and of the candidates on the proxy.
     """
     best, candidates = whole["rows"][0], {row["name"] for row in whole["rows"]}
     candidate_seconds = sum(row["seconds"] for row in search["rows"] if row["name"] in candidates)
     ratio = search["seconds"] / candidate_seconds if candidate_seconds else 1.0
     return {
-        "method": WHOLE,
+        "method": WHOLE_TITLE,
         "best": None if best["reason"] else best["name"],
         "accuracy": best["other_accuracies"].get("test"),
         "correlation": 1.0,
@@ -188,6 +192,8 @@ def spearman(first: Sequence[float], second: Sequence[float]) -> float | None:
 
 
 def _make_table(records: Sequence[Record]) -> Table:
+    """Return the table with a column per record. The last record is that of the whole dataset."""
+
     def row(title: str, name: str, spec: str, scale: float = 1.0, *, estimated: bool = False) -> tuple[str, ...]:
         values = [record[name] for record in records]
         cells = ["-" if value is None else format(scale * value, spec) for value in values]
@@ -199,12 +205,13 @@ def _make_table(records: Sequence[Record]) -> Table:
         row("correlation", "correlation", ".2f"),
         row("time, min", "seconds", ".1f", 1 / 60, estimated=estimated),
         row("condensing, min", "condense_seconds", ".1f", 1 / 60),
-        row("storage, images", "images", "d", 1),
+        row("storage, images", "images", "d", 1),  # an integer scale, because "d" formats integers
     ]
     return Table(("", *(record["method"] for record in records)), rows)
 
 
 def _draw(records: Sequence[Record]) -> Figure:
+    """Draw the test accuracies on the whole dataset by those on the proxy, a panel per proxy."""
     figure, panels = new_panels(len(records), size=(3.5, 3.8), sharey=True)
     for axes, record in zip(panels, records, strict=True):
         proxy, whole = ([100 * point[name] for point in record["points"]] for name in ("proxy", "whole"))

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from condenset.data.condensed_set import CondensedSet
 from condenset.experiments.context import ExperimentContext
-from condenset.experiments.types import ExperimentResult, Record, Table
+from condenset.experiments.types import ExperimentResult, Table
 from condenset.methods import DMRecipe, Recipe
 from condenset.methods.matching.pool import EDGES, NetworkPool
 from condenset.methods.matching.pool_training import fill_pool, pool_protocol
-from condenset.pipeline.results import condense_cost
+from condenset.pipeline.results import Record, condense_cost
 from condenset.report.charts import new_panels, wrap_text
 from condenset.report.grid import draw_grid
 from condenset.runs.context import RunContext

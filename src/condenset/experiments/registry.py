@@ -25,15 +25,15 @@ class Experiment:
 
     Attributes:
         title: One line for lists.
-        run: Run the parts that are not complete yet, and return the result.
+        run: Run the parts that are not complete, and return the result.
         methods: The methods that it compares by default, as the paper does.
-        accepts: Tell whether it can compare a method.
-        baselines: Names of other baselines, which make no set.
-        fixed_fields: Fields of the recipes that the experiment decides.
-        scores_sets: It trains networks on the sets.
-        scores_whole: It trains networks on the whole dataset too.
-        repeats_sets: It can make several sets with different seeds.
-        several_ipcs: It can compare several numbers of images per class.
+        accepts: Return whether it can compare a method.
+        baselines: Names of baselines that make no set and therefore are not methods.
+        fixed_fields: Recipe fields that the experiment decides, and the user cannot set.
+        scores_sets: Whether it trains networks on the sets.
+        scores_whole: Whether it trains networks on the whole dataset too.
+        repeats_sets: Whether it can make several sets with different seeds.
+        several_ipcs: Whether it can compare several numbers of images per class.
         dataset: The dataset of the paper.
     """
 

@@ -28,7 +28,7 @@ def run_experiment(
     dataset: str,
     scale: str,
     request: RunRequest | None = None,
-    sets: int | None = None,
+    num_sets: int | None = None,
 ) -> ExperimentResult:
     """Run the parts of an experiment that are not complete yet, and write results.json, table.md and figure.png.
 
@@ -40,12 +40,17 @@ def run_experiment(
         dataset: Name or path of the dataset, for the records.
         scale: One of `SCALES`.
         request: Methods and options, from `make_request`. None: those of the experiment.
-        sets: Number of sets behind an accuracy. None: that of the scale.
+        num_sets: Number of sets behind an accuracy. None: that of the scale.
     """
     experiment = get_experiment(name)
-    request = request or make_request(experiment)
     context = ExperimentContext(
-        dataset=dataset, scale=scale, request=request, splits=splits, run=run, directory=directory, sets=sets
+        dataset=dataset,
+        scale=scale,
+        request=request or make_request(experiment),
+        splits=splits,
+        run=run,
+        directory=directory,
+        num_sets=num_sets or 0,
     )
     result = experiment.run(context)
     common_fields = {"experiment": name, "dataset": dataset, "scale": scale, "seed": run.seed, **context.environment}

@@ -1,4 +1,4 @@
-"""Scales: how large the networks are and how long they train when an experiment runs.
+"""Scales of an experiment: how large its networks are and how long they train.
 
 Methods state their own settings for the scales: `tiny` and `small_iterations` in `condenset.methods.registry.Method`.
 """
@@ -20,12 +20,13 @@ SCALES = {
     "paper": "The full protocol of the paper.",
 }
 TINY_NETWORK = "convnet(width=16, depth=2)"
+NUM_SETS = {"tiny": 1, "small": 1, "paper": 5}  # sets behind an accuracy, each with its own seed
 PROTOCOL_FIELDS: dict[str, dict[str, Any]] = {
     "tiny": {"network": TINY_NETWORK, "num_networks": 2, "epochs": 10},
     "small": {"num_networks": 3, "epochs": 300},
     "paper": {},
 }
-WHOLE_PROTOCOL_FIELDS: dict[str, dict[str, Any]] = {  # for training on the whole dataset, over those above
+WHOLE_PROTOCOL_FIELDS: dict[str, dict[str, Any]] = {  # on the whole dataset; they override those above
     "tiny": {"epochs": 3},
     "small": {"epochs": 100},
     "paper": {},

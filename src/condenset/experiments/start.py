@@ -65,7 +65,7 @@ def start_experiment(
     device: str | None = None,
     precision: str | None = None,
     session: ExperimentSession = _no_session,
-    **settings: Any,
+    **fields: Any,
 ) -> FinishedExperiment:
     """Start an experiment in a new directory. If it fails before its first part is done, the directory is removed.
 
@@ -79,7 +79,7 @@ def start_experiment(
         device: Device to compute on. None: the best available.
         precision: Precision of the computation. None: the best available.
         session: Context manager around the experiment, for progress display and signals: `(config, run) -> context`.
-        settings: Other fields of `ExperimentConfig`.
+        fields: Other fields of `ExperimentConfig`.
     """
     experiment = get_experiment(name)
     check_output_directory(out, overwrite=overwrite)  # before the data are loaded, which can take long
@@ -94,7 +94,7 @@ def start_experiment(
         device=str(compute.device),
         precision=compute.precision,
         data_dir=absolute_data_dir,
-        **settings | {"set": tuple(map(_absolute_pool, settings.get("set", ())))},
+        **fields | {"settings": tuple(map(_absolute_pool, fields.get("settings", ())))},
     )
     _check_pools(config.request, out)
     splits = data.load(config.dataset, data_dir=config.data_dir, size=config.size)
@@ -144,7 +144,7 @@ def _run(config: ExperimentConfig, splits: Splits, directory: Path, session: Exp
             dataset=config.dataset,
             scale=config.scale,
             request=config.request,
-            sets=config.sets,
+            num_sets=config.num_sets,
         )
     return FinishedExperiment(directory=directory, config=config, result=result)
 

@@ -11,8 +11,8 @@ import torch
 from condenset import networks
 from condenset.errors import check
 from condenset.experiments.context import ExperimentContext
-from condenset.experiments.types import ExperimentResult, Record, Table
-from condenset.pipeline.results import condense_cost
+from condenset.experiments.types import ExperimentResult, Table
+from condenset.pipeline.results import Record, condense_cost
 from condenset.report.charts import draw_bars, draw_curve, new_chart
 from condenset.training.scores import format_accuracy
 
@@ -138,7 +138,7 @@ def _specs_by_architecture(context: ExperimentContext) -> tuple[dict[str, str], 
 
 
 def run_sizes(context: ExperimentContext) -> ExperimentResult:
-    """Compare larger sets with random images, in absolute numbers and relative to the whole dataset (figure)."""
+    """Compare larger sets with random images. Accuracies are also given in % of that of the whole dataset (figure)."""
     ipcs = context.choose_ipcs(tiny=(5, 10), small=(100, 200, 500), paper=(100, 200, 500, 1000, 1250))
     pairs = [(method, ipc) for ipc in ipcs for method in context.methods]
     records, whole = _score_pairs(context, pairs)
@@ -158,6 +158,7 @@ def run_sizes(context: ExperimentContext) -> ExperimentResult:
 
 
 def _draw_sizes(records: Sequence[Record], whole: Record) -> Figure:
+    """Draw the accuracies by images per class, with a second axis relative to the whole dataset."""
     figure, axes = new_chart()
     for method in dict.fromkeys(record["method"] for record in records):
         method_records = [record for record in records if record["method"] == method]

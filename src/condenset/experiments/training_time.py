@@ -1,4 +1,4 @@
-"""Accuracy by seconds of condensing (the figure of the training time)."""
+"""Accuracy by seconds of condensing (the figure of training time)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from condenset.errors import check
 from condenset.experiments.context import ExperimentContext
-from condenset.experiments.types import ExperimentResult, Record, Table
+from condenset.experiments.types import ExperimentResult, Table
 from condenset.methods import Recipe
+from condenset.pipeline.results import Record
 from condenset.report.charts import draw_curve, new_chart, set_seconds_axis
 from condenset.training.scores import format_accuracy
 
@@ -57,6 +58,7 @@ def log_spaced(total: int, num: int) -> list[int]:
 
 
 def _draw(records: Sequence[Record]) -> Figure:
+    """Draw the accuracies by seconds of condensing, a curve per method."""
     figure, axes = new_chart()
     for method in dict.fromkeys(record["method"] for record in records):
         method_records = [record for record in records if record["method"] == method]

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean, pstdev
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from condenset.io.metadata import read_json
-from condenset.pipeline.results import is_record
+from condenset.pipeline.results import Record, is_record
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Record = dict[str, Any]
 ENVIRONMENT_FIELDS = ("device", "hardware", "precision", "version")  # of a record
 
 
@@ -34,9 +34,9 @@ class ExperimentResult:
     """Results of an experiment.
 
     Attributes:
-        records: One record per measurement, as results.json has them.
-        table: The table as the paper has it.
-        draw: Draw the figure, without a title.
+        records: One record per measurement, for results.json.
+        table: The table in the layout of the paper.
+        draw: Return the figure, without a title.
         ipcs: Images per class of the sets.
         figure_ipcs: Images per class of the sets that the figure shows. Empty: all of them.
     """
@@ -59,6 +59,11 @@ def read_record(path: Path, required: Collection[str] = ()) -> Record:
         path, "a record of condenset", hint=hint, is_valid=lambda value: is_record(value, required)
     )
     return record
+
+
+def summarize_accuracies(accuracies: Sequence[float]) -> Record:
+    """Return the score fields of a record: all accuracies, their mean and their standard deviation."""
+    return {"accuracies": accuracies, "accuracy_mean": fmean(accuracies), "accuracy_std": pstdev(accuracies)}
 
 
 def environment_fields(record: Mapping[str, Any]) -> Record:

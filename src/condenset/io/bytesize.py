@@ -24,7 +24,7 @@ def parse_bytes(size: int | str) -> int:
 
 
 def format_bytes(size: int) -> str:
-    """Return a size for people, such as `3.68 GiB`."""
+    """Return a size as text, such as `3.68 GiB`."""
     for prefix in ("T", "G", "M", "K"):
         unit: int = 1024 ** POWERS[prefix.lower()]
         if size >= unit:

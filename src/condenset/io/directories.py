@@ -1,4 +1,4 @@
-"""Directories: writable, locked, unique or complete, with one-line errors and no leftovers of killed processes."""
+"""Create, lock and replace directories. Errors are UserErrors, and leftovers of killed processes are removed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from condenset.errors import UserError, check_path_encoding, format_error
 from condenset.io.locks import try_lock
 
-LEFTOVER_SECONDS = 24 * 3600  # locks may be invisible to other machines that share the disk, so wait this long
+LEFTOVER_SECONDS = 24 * 3600  # other machines that share the disk may not see a lock, so wait this long
 
 
 @contextmanager
@@ -60,8 +60,8 @@ def lock_directory(directory: Path) -> Iterator[None]:
     """Lock a directory for the duration of the block; raise a UserError if another process holds the lock."""
     with contextlib.ExitStack() as stack:
         with wrap_os_errors(directory):
-            is_free = stack.enter_context(try_lock(directory))
-        if is_free is False:
+            has_lock = stack.enter_context(try_lock(directory))
+        if has_lock is False:
             raise UserError(f"another process is using {directory}: wait until it ends, or stop it")
         yield
 
@@ -119,7 +119,7 @@ def _move_into_place(workspace: Path, target: Path, overwrite: bool) -> None:
 
 
 def restore_replaced(parent: Path) -> None:
-    """Restore directories that lost their name because a kill hit between the two renames of `atomic_directory`.
+    """Restore directories that lost their name because a process was killed during `atomic_directory`.
 
     Directories that a running process has locked stay as they are. A process on another machine, whose lock may be
     invisible, would at worst fail with "cannot write to".
@@ -127,18 +127,18 @@ def restore_replaced(parent: Path) -> None:
     for replaced in parent.glob(".*.????????.tmp/.replaced"):
         workspace = replaced.parent
         target = parent / workspace.name[1 : -len(".????????.tmp")]
-        with suppress(OSError), try_lock(workspace) as is_free:
-            if is_free and not workspace.is_symlink() and (workspace / target.name).exists() and not target.exists():
+        with suppress(OSError), try_lock(workspace) as has_lock:
+            if has_lock and not workspace.is_symlink() and (workspace / target.name).exists() and not target.exists():
                 os.rename(replaced, target)
 
 
 def _remove_leftovers(target: Path) -> None:
     """Remove old, unlocked temporary directories of this target, unless one contains the only copy."""
     for workspace in target.parent.glob(f".{glob.escape(target.name)}.????????.tmp"):
-        with suppress(OSError), try_lock(workspace) as is_free:
+        with suppress(OSError), try_lock(workspace) as has_lock:
             is_only_copy = (workspace / ".replaced").exists() and not target.exists()
             is_old = time.time() - workspace.stat().st_mtime > LEFTOVER_SECONDS
-            if is_free and is_old and not workspace.is_symlink() and not is_only_copy:
+            if has_lock and is_old and not workspace.is_symlink() and not is_only_copy:
                 shutil.rmtree(workspace, ignore_errors=True)
 
 

@@ -24,13 +24,13 @@ def try_lock(directory: Path) -> Iterator[bool | None]:
 
     handle = os.open(directory, os.O_RDONLY)
     try:
-        is_free: bool | None = True
+        has_lock: bool | None = True
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            is_free = False
+            has_lock = False
         except OSError:
-            is_free = None
-        yield is_free
+            has_lock = None
+        yield has_lock
     finally:
         os.close(handle)

@@ -16,7 +16,7 @@ from condenset.io.files import read_metadata, read_tensors, require_file
 if TYPE_CHECKING:
     from torch import Tensor
 
-MAX_BYTES = 1 << 26  # of a JSON or TOML file; a thousand long class names take a thousandth of it
+MAX_BYTES = 1 << 26  # of a JSON or TOML file; a thousand long class names need far less
 CONFIG_FILES = ("recipe.toml", "experiment.toml")  # one of them makes a directory a run directory
 CONFIG_MARK = "# condenset "  # the beginning of the first line of a config file
 
@@ -30,10 +30,10 @@ def read_json(
         path: The file.
         description: What it contains, such as "a list of results"; for the error message.
         hint: What the user can do if the file is invalid.
-        is_valid: Check of the content.
+        is_valid: A function that returns whether the content is valid.
 
     Raises:
-        UserError: The file cannot be read, is no JSON, is too large, or `is_valid` returns False.
+        UserError: The file cannot be read, is not JSON, is too large, or `is_valid` returns False.
     """
     with _append_hint(hint):
         content = _read_bytes(path)
@@ -74,7 +74,7 @@ def _parse_json(text: str | bytes, path: Path, description: str, hint: str, is_v
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Read a TOML file; raise a UserError if it cannot be read or is no TOML."""
+    """Read a TOML file; raise a UserError if it cannot be read or is not TOML."""
     content = _read_bytes(path)
     try:
         return tomllib.loads(content.decode("utf-8"))

@@ -14,17 +14,17 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 LONG_SECONDS = 600.0  # more remaining time than this gets a warning
-MIN_WORK_SECONDS = 5.0  # of work before the remaining time is reliable enough for a warning
+MIN_WORK_SECONDS = 5.0  # a shorter measurement is not reliable enough for a warning
 LINE_SECONDS = 30.0  # between two lines when there is no terminal
 
 
 class NullProgress:
-    """The interface of a progress display, which shows nothing."""
+    """A progress display that shows nothing. It defines the interface of all displays."""
 
-    part: str = ""  # the position of the current job in the run, such as 3/21
+    job_label: str = ""  # shown before the description: the position of the job in the run, such as 3/21
 
     def start(self, description: str, total: int | None, done: int = 0, *, unit: str = "") -> None:
-        """Begin a task of `total` steps, of which `done` are complete; None if the total is unknown."""
+        """Begin a task of `total` steps (None if unknown), of which `done` are complete."""
 
     def update(self, done: float, note: str = "") -> None:
         """Show that `done` steps are complete."""
@@ -50,7 +50,7 @@ class ProgressBar(NullProgress):
 
     def start(self, description: str, total: int | None, done: int = 0, *, unit: str = "") -> None:
         self.stop()
-        self.description, self.total, self.unit = f"{self.part} {description}".strip(), total, unit
+        self.description, self.total, self.unit = f"{self.job_label} {description}".strip(), total, unit
         self.baseline: tuple[float, float] | None = None  # steps and time at the first update
         self.has_warned = False
         if ProgressBar._active is None:
@@ -120,6 +120,11 @@ class ProgressBar(NullProgress):
             self.bar = None
 
 
+def make_progress(verbose: bool) -> NullProgress:
+    """Return a progress bar, or an object that shows nothing if `verbose` is False."""
+    return ProgressBar() if verbose else NullProgress()
+
+
 @contextmanager
 def show_progress(
     description: str, total: int | None = None, *, unit: str = "", verbose: bool = True
@@ -135,7 +140,7 @@ def show_progress(
     Yields:
         `advance(n)`, which counts n further steps.
     """
-    progress: NullProgress = ProgressBar() if verbose else NullProgress()
+    progress = make_progress(verbose)
     done = 0
 
     def advance(num: int) -> None:
@@ -151,9 +156,9 @@ def show_progress(
 
 
 def format_duration(seconds: float) -> str:
-    """Return a duration for people: `95 s`, `12 min`, `3.5 h` or `4 days`."""
+    """Return a duration as text, rounded: `95 s` (at least `1 s`), `12 min`, `3.5 h` or `4 days`."""
     if seconds < 120:
-        return f"{seconds:.3g} s"
+        return f"{max(seconds, 1):.0f} s"
     if seconds < 7200:
         return f"{seconds / 60:.0f} min"
     hours = seconds / 3600

@@ -6,43 +6,44 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from condenset.kernels import augment_triton as code
+from condenset.kernels import augment_triton
 from condenset.kernels.runtime import launch, triton
 
 
-def draw(
+def sample_transform(
     uniform_GU: Tensor,
     operations: tuple[int, ...],
     size: int,
     *,
     shared: bool,
-    reach: int,
-    side: int,
+    max_shift: int,
+    cutout_side: int,
     max_scale: float,
     max_angle: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute theta, color and keep of every group, as `condenset.augment.draw` does.
+    """Compute theta, color and mask of every group, as `condenset.augment.sample_transform` does.
 
     `operations` are indices into `condenset.augment.OPERATIONS`.
     """
     groups, device = len(uniform_GU), uniform_GU.device
     theta = torch.empty(groups, 2, 3, device=device)
     color = torch.empty(groups, 3, device=device)
-    keep = torch.empty(groups, size, size, device=device)
-    bits = sum(operation << (3 * index) for index, operation in enumerate(operations))
+    mask = torch.empty(groups, size, size, device=device)
+    codes = sum(operation << (3 * index) for index, operation in enumerate(operations))  # three bits each
     launch(
-        code.draw_parameters, (groups,), uniform_GU.contiguous(), theta, color, keep, COUNT=len(operations), CODE=bits,
-        SHARED=shared, REACH=reach, SIDE=side, MAX_SCALE=max_scale, MAX_ANGLE=max_angle, SIZE=size, **_options(size),
+        augment_triton.sample_transform, (groups,), uniform_GU.contiguous(), theta, color, mask, COUNT=len(operations),
+        CODES=codes, SHARED=shared, MAX_SHIFT=max_shift, CUTOUT_SIDE=cutout_side, MAX_SCALE=max_scale,
+        MAX_ANGLE=max_angle, SIZE=size, **_launch_options(size),
     )  # fmt: skip
-    return theta, color, keep
+    return theta, color, mask
 
 
-def _options(size: int, max_block: int = 128, num_warps: int = 4) -> dict[str, int]:
+def _launch_options(size: int, max_block: int = 128, num_warps: int = 4) -> dict[str, int]:
     """Return the launch options for images of size x size."""
     return {"BLOCK": min(max_block, triton.next_power_of_2(size * size)), "num_warps": num_warps}
 
 
-def sample(
+def take_augmented(
     images_NCHW: Tensor,
     index_GM: Tensor,
     transform: tuple[Tensor, Tensor, Tensor],
@@ -50,26 +51,34 @@ def sample(
     shift_C: Tensor,
     dtype: torch.dtype,
 ) -> Tensor:
-    """Return the images at the indices, times scale plus shift, augmented per group: (G, M, C, H, W)."""
+    """Return the images at the indices, normalised and augmented per group: (G, M, C, H, W).
+
+    Args:
+        images_NCHW: The stored images, uint8 or float32.
+        index_GM: M images for each of G groups.
+        transform: The theta, color and mask of each group.
+        scale_C, shift_C: The normalisation: value * scale + shift.
+        dtype: The dtype of the result.
+    """
     groups, num = index_GM.shape
     _, channels, size, _ = images_NCHW.shape
     out = torch.empty(groups, num, channels, size, size, dtype=dtype, device=images_NCHW.device)
-    theta, color, keep = (tensor.contiguous() for tensor in transform)
+    theta, color, mask = (tensor.contiguous() for tensor in transform)
     launch(
-        code.forward, (groups * num,), images_NCHW, index_GM.contiguous(), theta, color, keep, scale_C, shift_C, out,
-        num, CHANNELS=channels, SIZE=size, **_options(size),
+        augment_triton.forward, (groups * num,), images_NCHW, index_GM.contiguous(), theta, color, mask, scale_C,
+        shift_C, out, num, CHANNELS=channels, SIZE=size, **_launch_options(size),
     )  # fmt: skip
     return out
 
 
 class _Apply(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, images: Tensor, theta: Tensor, color: Tensor, keep: Tensor, dtype: torch.dtype) -> Tensor:
+    def forward(ctx: Any, images: Tensor, theta: Tensor, color: Tensor, mask: Tensor, dtype: torch.dtype) -> Tensor:
         groups, num, channels = images.shape[:3]
         index = torch.arange(groups * num, device=images.device).view(groups, num)
         one, zero = (torch.full((channels,), value, device=images.device) for value in (1.0, 0.0))
-        ctx.save_for_backward(theta.contiguous(), color.contiguous(), keep.contiguous())
-        return sample(images.contiguous().flatten(0, 1), index, (theta, color, keep), one, zero, dtype)
+        ctx.save_for_backward(theta.contiguous(), color.contiguous(), mask.contiguous())
+        return take_augmented(images.contiguous().flatten(0, 1), index, (theta, color, mask), one, zero, dtype)
 
     @staticmethod
     @once_differentiable
@@ -77,8 +86,8 @@ class _Apply(torch.autograd.Function):
         groups, num, channels, size, _ = grads.shape
         out = torch.empty(grads.shape, device=grads.device)
         launch(
-            code.backward, (groups * num,), grads.contiguous(), *ctx.saved_tensors, out, num,
-            CHANNELS=channels, SIZE=size, **_options(size, 256, 8),
+            augment_triton.backward, (groups * num,), grads.contiguous(), *ctx.saved_tensors, out, num,
+            CHANNELS=channels, SIZE=size, **_launch_options(size, 256, 8),
         )  # fmt: skip
         return out, None, None, None, None
 

@@ -8,13 +8,13 @@ from condenset.kernels.runtime import jit, tl
 
 
 @jit
-def _source(theta, x, y, SIZE: tl.constexpr):
+def _source_coordinates(theta, x, y, SIZE: tl.constexpr):
     """Return the source coordinates of the output pixels (x, y), in pixels."""
     unit_x = (2 * x + 1).to(tl.float32) / SIZE - 1
     unit_y = (2 * y + 1).to(tl.float32) / SIZE - 1
-    at_x = tl.load(theta) * unit_x + tl.load(theta + 1) * unit_y + tl.load(theta + 2)
-    at_y = tl.load(theta + 3) * unit_x + tl.load(theta + 4) * unit_y + tl.load(theta + 5)
-    return ((at_x + 1) * SIZE - 1) * 0.5, ((at_y + 1) * SIZE - 1) * 0.5
+    source_x = tl.load(theta) * unit_x + tl.load(theta + 1) * unit_y + tl.load(theta + 2)
+    source_y = tl.load(theta + 3) * unit_x + tl.load(theta + 4) * unit_y + tl.load(theta + 5)
+    return ((source_x + 1) * SIZE - 1) * 0.5, ((source_y + 1) * SIZE - 1) * 0.5
 
 
 @jit
@@ -28,26 +28,26 @@ def _is_shift(theta, SIZE: tl.constexpr):
 
 
 @jit
-def _sample_plane(plane, at_x, at_y, inside, scale, shift, is_shift, SIZE: tl.constexpr):
+def _sample_plane(plane, source_x, source_y, inside, scale, shift, is_shift, SIZE: tl.constexpr):
     """Return bilinear samples of one normalised plane, with zeros outside of it."""
-    total = at_x * 0.0
+    total = source_x * 0.0
     if is_shift:
-        x, y = tl.floor(at_x + 0.5), tl.floor(at_y + 0.5)
+        x, y = tl.floor(source_x + 0.5), tl.floor(source_y + 0.5)
         in_plane = inside & (x >= 0) & (x < SIZE) & (y >= 0) & (y < SIZE)
         value = tl.load(plane + (y * SIZE + x).to(tl.int32), mask=in_plane, other=0).to(tl.float32)
         total = tl.where(in_plane, value * scale + shift, 0.0)
     else:
-        total = _bilinear(plane, at_x, at_y, inside, scale, shift, SIZE)
+        total = _bilinear(plane, source_x, source_y, inside, scale, shift, SIZE)
     return total
 
 
 @jit
-def _bilinear(plane, at_x, at_y, inside, scale, shift, SIZE: tl.constexpr):
-    left, top = tl.floor(at_x), tl.floor(at_y)
-    total = at_x * 0.0
+def _bilinear(plane, source_x, source_y, inside, scale, shift, SIZE: tl.constexpr):
+    left, top = tl.floor(source_x), tl.floor(source_y)
+    total = source_x * 0.0
     for corner in tl.static_range(4):
         x, y = left + corner % 2, top + corner // 2
-        weight = (1 - tl.abs(at_x - x)) * (1 - tl.abs(at_y - y))
+        weight = (1 - tl.abs(source_x - x)) * (1 - tl.abs(source_y - y))
         in_plane = inside & (x >= 0) & (x < SIZE) & (y >= 0) & (y < SIZE)
         value = tl.load(plane + (y * SIZE + x).to(tl.int32), mask=in_plane, other=0).to(tl.float32)
         total += tl.where(in_plane, weight * (value * scale + shift), 0.0)
@@ -58,16 +58,18 @@ def _bilinear(plane, at_x, at_y, inside, scale, shift, SIZE: tl.constexpr):
 def _warp_and_saturate(images, theta, color, scales, shifts, m, is_shift, CHANNELS: tl.constexpr, SIZE: tl.constexpr):
     """Return the three planes (or one) at pixels m after warp, brightness and saturation."""
     inside = m < SIZE * SIZE
-    at_x, at_y = _source(theta, m % SIZE, m // SIZE, SIZE)
+    source_x, source_y = _source_coordinates(theta, m % SIZE, m // SIZE, SIZE)
     brightness, saturation = tl.load(color), tl.load(color + 1)
-    first = _sample_plane(images, at_x, at_y, inside, tl.load(scales), tl.load(shifts), is_shift, SIZE) + brightness
+    first = (
+        _sample_plane(images, source_x, source_y, inside, tl.load(scales), tl.load(shifts), is_shift, SIZE) + brightness
+    )
     second, third = first, first
     if CHANNELS == 3:
         plane: tl.constexpr = SIZE * SIZE
         scale, shift = tl.load(scales + 1), tl.load(shifts + 1)
-        second = _sample_plane(images + plane, at_x, at_y, inside, scale, shift, is_shift, SIZE)
+        second = _sample_plane(images + plane, source_x, source_y, inside, scale, shift, is_shift, SIZE)
         scale, shift = tl.load(scales + 2), tl.load(shifts + 2)
-        third = _sample_plane(images + 2 * plane, at_x, at_y, inside, scale, shift, is_shift, SIZE)
+        third = _sample_plane(images + 2 * plane, source_x, source_y, inside, scale, shift, is_shift, SIZE)
         second += brightness
         third += brightness
         gray = (first + second + third) / 3
@@ -83,7 +85,7 @@ def forward(
     index,
     thetas,
     colors,
-    keeps,
+    masks,
     scales,
     shifts,
     out,
@@ -98,7 +100,7 @@ def forward(
     plane: tl.constexpr = SIZE * SIZE
     images += tl.load(index + n).to(tl.int64) * CHANNELS * plane
     out += n.to(tl.int64) * CHANNELS * plane
-    theta, color, keep = thetas + group * 6, colors + group * 3, keeps + group * plane
+    theta, color, mask = thetas + group * 6, colors + group * 3, masks + group * plane
     contrast, is_shift = tl.load(color + 2), _is_shift(theta, SIZE)
     mean = 0.0
     if contrast != 1.0:
@@ -112,14 +114,36 @@ def forward(
     for start in range(0, plane, BLOCK):
         m = start + tl.arange(0, BLOCK)
         inside = m < plane
-        mask = tl.load(keep + m, mask=inside, other=0.0)
+        visible = tl.load(mask + m, mask=inside, other=0.0)
         first, second, third = _warp_and_saturate(images, theta, color, scales, shifts, m, is_shift, CHANNELS, SIZE)
-        tl.store(out + m, ((mean + (first - mean) * contrast) * mask).to(out.dtype.element_ty), mask=inside)
+        tl.store(out + m, ((mean + (first - mean) * contrast) * visible).to(out.dtype.element_ty), mask=inside)
         if CHANNELS == 3:
-            value = (mean + (second - mean) * contrast) * mask
+            value = (mean + (second - mean) * contrast) * visible
             tl.store(out + plane + m, value.to(out.dtype.element_ty), mask=inside)
-            value = (mean + (third - mean) * contrast) * mask
+            value = (mean + (third - mean) * contrast) * visible
             tl.store(out + 2 * plane + m, value.to(out.dtype.element_ty), mask=inside)
+
+
+@jit
+def _contrast_grad(grads, mask, contrast, CHANNELS: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr):
+    """Return the gradient that every pixel receives because contrast uses the mean of the image."""
+    plane: tl.constexpr = SIZE * SIZE
+    mean_grad = 0.0
+    if contrast != 1.0:
+        total = tl.zeros((BLOCK,), tl.float32)
+        for start in range(0, plane, BLOCK):
+            m = start + tl.arange(0, BLOCK)
+            visible = tl.load(mask + m, mask=m < plane, other=0.0)
+            for channel in tl.static_range(CHANNELS):
+                total += tl.load(grads + channel * plane + m, mask=m < plane, other=0.0).to(tl.float32) * visible
+        mean_grad = (1 - contrast) * tl.sum(total, axis=0) / (CHANNELS * plane)
+    return mean_grad
+
+
+@jit
+def _saturated_grad(grads, pixel, visible, contrast, mean_grad, in_output):
+    """Return the gradient of one plane after saturation, before contrast and cutout, at these output pixels."""
+    return tl.load(grads + pixel, mask=in_output, other=0.0).to(tl.float32) * visible * contrast + mean_grad
 
 
 @jit
@@ -127,7 +151,7 @@ def backward(
     grads,
     thetas,
     colors,
-    keeps,
+    masks,
     out,
     num,
     CHANNELS: tl.constexpr,
@@ -140,52 +164,38 @@ def backward(
     plane: tl.constexpr = SIZE * SIZE
     grads += n.to(tl.int64) * CHANNELS * plane
     out += n.to(tl.int64) * CHANNELS * plane
-    theta, color, keep = thetas + group * 6, colors + group * 3, keeps + group * plane
+    theta, color, mask = thetas + group * 6, colors + group * 3, masks + group * plane
     saturation, contrast = tl.load(color + 1), tl.load(color + 2)
-    mean_grad = 0.0
-    if contrast != 1.0:
-        total = tl.zeros((BLOCK,), tl.float32)
-        for start in range(0, plane, BLOCK):
-            m = start + tl.arange(0, BLOCK)
-            mask = tl.load(keep + m, mask=m < plane, other=0.0)
-            for channel in tl.static_range(CHANNELS):
-                total += tl.load(grads + channel * plane + m, mask=m < plane, other=0.0).to(tl.float32) * mask
-        mean_grad = (1 - contrast) * tl.sum(total, axis=0) / (CHANNELS * plane)
+    mean_grad = _contrast_grad(grads, mask, contrast, CHANNELS, SIZE, BLOCK)
     # The inverse warp gives the output pixel that samples (x, y). Unless the warp is a shift, its neighbours do too.
     a, b, c = tl.load(theta), tl.load(theta + 1), tl.load(theta + 2)
     d, e, f = tl.load(theta + 3), tl.load(theta + 4), tl.load(theta + 5)
-    area = a * e - b * d
+    determinant = a * e - b * d
     is_shift = _is_shift(theta, SIZE)
-    half, reach = tl.where(is_shift, 0.5, 0.0), tl.where(is_shift, 1, 4)
+    rounding, side = tl.where(is_shift, 0.5, 0.0), tl.where(is_shift, 1, 4)
     for start in range(0, plane, BLOCK):
         m = start + tl.arange(0, BLOCK)
         inside = m < plane
         x, y = (m % SIZE).to(tl.float32), (m // SIZE).to(tl.float32)
-        from_x, from_y = (2 * x + 1) / SIZE - 1 - c, (2 * y + 1) / SIZE - 1 - f
-        near_x = tl.floor((((e * from_x - b * from_y) / area + 1) * SIZE - 1) * 0.5 + half)
-        near_y = tl.floor((((a * from_y - d * from_x) / area + 1) * SIZE - 1) * 0.5 + half)
+        centered_x, centered_y = (2 * x + 1) / SIZE - 1 - c, (2 * y + 1) / SIZE - 1 - f
+        base_x = tl.floor((((e * centered_x - b * centered_y) / determinant + 1) * SIZE - 1) * 0.5 + rounding)
+        base_y = tl.floor((((a * centered_y - d * centered_x) / determinant + 1) * SIZE - 1) * 0.5 + rounding)
         first = tl.zeros((BLOCK,), tl.float32)
         second = tl.zeros((BLOCK,), tl.float32)
         third = tl.zeros((BLOCK,), tl.float32)
-        for neighbor in range(0, reach * reach):
-            out_x = near_x + tl.where(is_shift, 0, neighbor % 4 - 1)
-            out_y = near_y + tl.where(is_shift, 0, neighbor // 4 - 1)
+        for neighbor in range(0, side * side):
+            out_x = base_x + tl.where(is_shift, 0, neighbor % 4 - 1)
+            out_y = base_y + tl.where(is_shift, 0, neighbor // 4 - 1)
             in_output = inside & (out_x >= 0) & (out_x < SIZE) & (out_y >= 0) & (out_y < SIZE)
-            at_x, at_y = _source(theta, out_x, out_y, SIZE)
-            weight = tl.maximum(1 - tl.abs(at_x - x), 0.0) * tl.maximum(1 - tl.abs(at_y - y), 0.0)
+            source_x, source_y = _source_coordinates(theta, out_x, out_y, SIZE)
+            weight = tl.maximum(1 - tl.abs(source_x - x), 0.0) * tl.maximum(1 - tl.abs(source_y - y), 0.0)
             pixel = (out_y * SIZE + out_x).to(tl.int32)
             in_output = in_output & (weight > 0)
-            mask = tl.load(keep + pixel, mask=in_output, other=0.0)
-            g0 = tl.load(grads + pixel, mask=in_output, other=0.0).to(tl.float32) * mask * contrast + mean_grad
+            visible = tl.load(mask + pixel, mask=in_output, other=0.0)
+            g0 = _saturated_grad(grads, pixel, visible, contrast, mean_grad, in_output)
             if CHANNELS == 3:
-                g1 = (
-                    tl.load(grads + plane + pixel, mask=in_output, other=0.0).to(tl.float32) * mask * contrast
-                    + mean_grad
-                )
-                g2 = (
-                    tl.load(grads + 2 * plane + pixel, mask=in_output, other=0.0).to(tl.float32) * mask * contrast
-                    + mean_grad
-                )
+                g1 = _saturated_grad(grads + plane, pixel, visible, contrast, mean_grad, in_output)
+                g2 = _saturated_grad(grads + 2 * plane, pixel, visible, contrast, mean_grad, in_output)
                 gray = (g0 + g1 + g2) / 3
                 first += tl.where(in_output, weight * (gray + (g0 - gray) * saturation), 0.0)
                 second += tl.where(in_output, weight * (gray + (g1 - gray) * saturation), 0.0)
@@ -199,35 +209,35 @@ def backward(
 
 
 @jit
-def draw_parameters(
+def sample_transform(
     uniforms,
     thetas,
     colors,
-    keeps,
+    masks,
     COUNT: tl.constexpr,
-    CODE: tl.constexpr,
+    CODES: tl.constexpr,
     SHARED: tl.constexpr,
-    REACH: tl.constexpr,
-    SIDE: tl.constexpr,
+    MAX_SHIFT: tl.constexpr,
+    CUTOUT_SIDE: tl.constexpr,
     MAX_SCALE: tl.constexpr,
     MAX_ANGLE: tl.constexpr,
     SIZE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Compute the parameters of one group from its 12 uniform numbers.
+    """Compute the transform of one group from its 12 uniform numbers.
 
-    CODE holds the indices of the operations, three bits each.
+    CODES holds the indices of the operations, three bits each.
     """
     group = tl.program_id(0)
     u = uniforms + group * 12
     choice = tl.load(uniforms if SHARED else u) * COUNT
     index = tl.minimum(choice.to(tl.int32), COUNT - 1)
-    operation = (CODE >> (3 * index)) & 7
+    operation = (CODES >> (3 * index)) & 7
     color, crop, cutout = operation == 0, operation == 1, operation == 2
     flip, scale, rotate = operation == 3, operation == 4, operation == 5
     min_scale: tl.constexpr = 1 / MAX_SCALE
-    shift_x = tl.where(crop, (tl.floor(tl.load(u + 4) * (2 * REACH + 1)) - REACH) * (2 / SIZE), 0.0)
-    shift_y = tl.where(crop, (tl.floor(tl.load(u + 5) * (2 * REACH + 1)) - REACH) * (2 / SIZE), 0.0)
+    shift_x = tl.where(crop, (tl.floor(tl.load(u + 4) * (2 * MAX_SHIFT + 1)) - MAX_SHIFT) * (2 / SIZE), 0.0)
+    shift_y = tl.where(crop, (tl.floor(tl.load(u + 5) * (2 * MAX_SHIFT + 1)) - MAX_SHIFT) * (2 / SIZE), 0.0)
     mirror = tl.where(flip & (tl.load(u + 8) < 0.5), -1.0, 1.0)
     factor_x = tl.where(scale, min_scale + tl.load(u + 9) * (MAX_SCALE - min_scale), 1.0)
     factor_y = tl.where(scale, min_scale + tl.load(u + 10) * (MAX_SCALE - min_scale), 1.0)
@@ -242,10 +252,10 @@ def draw_parameters(
     tl.store(colors + group * 3, tl.where(color, tl.load(u + 1) - 0.5, 0.0))
     tl.store(colors + group * 3 + 1, tl.where(color, 2 * tl.load(u + 2), 1.0))
     tl.store(colors + group * 3 + 2, tl.where(color, tl.load(u + 3) + 0.5, 1.0))
-    left = tl.floor(tl.load(u + 6) * (SIZE + 1 - SIDE % 2)) - SIDE // 2
-    top = tl.floor(tl.load(u + 7) * (SIZE + 1 - SIDE % 2)) - SIDE // 2
+    left = tl.floor(tl.load(u + 6) * (SIZE + 1 - CUTOUT_SIDE % 2)) - CUTOUT_SIDE // 2
+    top = tl.floor(tl.load(u + 7) * (SIZE + 1 - CUTOUT_SIDE % 2)) - CUTOUT_SIDE // 2
     for start in range(0, SIZE * SIZE, BLOCK):
         m = start + tl.arange(0, BLOCK)
         x, y = m % SIZE, m // SIZE
-        erased = cutout & (x >= left) & (x < left + SIDE) & (y >= top) & (y < top + SIDE)
-        tl.store(keeps + group * SIZE * SIZE + m, tl.where(erased, 0.0, 1.0), mask=m < SIZE * SIZE)
+        erased = cutout & (x >= left) & (x < left + CUTOUT_SIDE) & (y >= top) & (y < top + CUTOUT_SIDE)
+        tl.store(masks + group * SIZE * SIZE + m, tl.where(erased, 0.0, 1.0), mask=m < SIZE * SIZE)

@@ -10,7 +10,7 @@ from condenset.kernels import conv_norm_pool_backward as backward_code
 from condenset.kernels import conv_norm_pool_forward as forward_code
 from condenset.kernels.runtime import launch, num_programs, triton
 
-MAX_CHANNELS = 128  # that fit into one program
+MAX_CHANNELS = 128  # output channels that fit into one program
 
 
 class _ConvNormReluPool(torch.autograd.Function):
@@ -19,7 +19,7 @@ class _ConvNormReluPool(torch.autograd.Function):
         ctx: Any, images: Tensor, weight: Tensor, gain: Tensor, bias: Tensor, padding: int, batch_norm: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
         num, in_channels, size, _ = images.shape
-        packed, filters = _pack(images, padding), _spread(weight if weight.ndim == 4 else weight[0])
+        packed, filters = _pack_images(images, padding), _shift_filters(weight if weight.ndim == 4 else weight[0])
         side = (size + 2 * padding - 2) // 2
         means, rstds = _compute_statistics(packed, filters, side, batch_norm)
         out = _apply(packed, filters, gain, bias, means, rstds)
@@ -57,11 +57,12 @@ class _ConvNormReluPool(torch.autograd.Function):
         return image_grad, filter_grad, gain_grad, bias_grad, None, None
 
 
-def _pack(images: Tensor, padding: int) -> Tensor:
+def _pack_images(images: Tensor, padding: int) -> Tensor:
+    """Return bfloat16 images as (N, H + 2 padding, H + 2 padding, 4), with ones in the last channel."""
     num, channels, size, _ = images.shape
     packed = images.new_empty(num, size + 2 * padding, size + 2 * padding, 4)
     launch(
-        forward_code.pack,
+        forward_code.pack_images,
         (num,),
         images.contiguous(),
         packed,
@@ -73,11 +74,12 @@ def _pack(images: Tensor, padding: int) -> Tensor:
     return packed
 
 
-def _spread(weight: Tensor) -> Tensor:
+def _shift_filters(weight: Tensor) -> Tensor:
+    """Return the filters (C, c, 3, 3) shifted to the four corners of a region: (4, 64, C)."""
     channels, in_channels = weight.shape[:2]
     filters = weight.new_empty(4, 64, channels)
     launch(
-        forward_code.spread, (4,), weight.contiguous(), filters, IN_CHANNELS=in_channels, CHANNELS=channels,
+        forward_code.shift_filters, (4,), weight.contiguous(), filters, IN_CHANNELS=in_channels, CHANNELS=channels,
         BLOCK_C=_padded_width(channels),
     )  # fmt: skip
     return filters
@@ -87,7 +89,7 @@ def _compute_statistics(packed: Tensor, filters: Tensor, side: int, batch_norm: 
     """Return means and 1/std of shape (N, C), or (1, C) for batch norm."""
     num, channels = len(packed), filters.shape[-1]
     grams = torch.empty(num, 64, 64, device=packed.device)
-    launch(forward_code.gram, (num,), packed, grams, OUT=side, BLOCK_M=64, num_warps=4, num_stages=2)
+    launch(forward_code.gram_matrix, (num,), packed, grams, OUT=side, BLOCK_M=64, num_warps=4, num_stages=2)
     count = float(side * side)
     if batch_norm:
         grams, count = grams.sum(0, keepdim=True), num * count
@@ -127,8 +129,8 @@ def _image_gradient(
     )  # fmt: skip
     out = packed.new_empty(num, channels, size, size)
     launch(
-        backward_code.gather, (num,), region_grads, out, BLOCKS=blocks, SIZE=size, CHANNELS=channels, PADDING=padding,
-        BLOCK_M=256,
+        backward_code.gather_region_grads, (num,), region_grads, out, BLOCKS=blocks, SIZE=size, CHANNELS=channels,
+        PADDING=padding, BLOCK_M=256,
     )  # fmt: skip
     return out
 
@@ -182,4 +184,4 @@ def conv_norm_relu_pool_eval(
     images: Tensor, weight: Tensor, gain: Tensor, bias: Tensor, padding: int, mean: Tensor, rstd: Tensor
 ) -> Tensor:
     """Apply the same layers with given statistics of the norm, (C,) each. It has no gradient."""
-    return _apply(_pack(images, padding), _spread(weight), gain, bias, mean[None], rstd[None])
+    return _apply(_pack_images(images, padding), _shift_filters(weight), gain, bias, mean[None], rstd[None])

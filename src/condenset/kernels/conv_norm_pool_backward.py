@@ -18,9 +18,9 @@ def _add_sums(sums, products, regions, weight, grad, scale, shift):
 
 
 @jit
-def _pooled_grads(grads, m, c, c_in, OUT: tl.constexpr, CHANNELS: tl.constexpr):
+def _pooled_grads(grads, m, c, c_mask, OUT: tl.constexpr, CHANNELS: tl.constexpr):
     """Return the gradient that each of the four outputs under a pooled pixel receives."""
-    inside = (m < OUT * OUT)[:, None] & c_in[None, :]
+    inside = (m < OUT * OUT)[:, None] & c_mask[None, :]
     return tl.load(grads + m[:, None] * CHANNELS + c[None, :], mask=inside, other=0.0).to(tl.float32) * 0.25
 
 
@@ -44,27 +44,27 @@ def norm_sums(
     """Compute, per plane, the sum of the gradients at the norm's output, and of gradient times normalised value."""
     image = tl.program_id(0).to(tl.int64)
     c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
-    c_in = c < CHANNELS
+    c_mask = c < CHANNELS
     images += image * (2 * OUT + 2) * (2 * OUT + 2) * 4
     grads += image * OUT * OUT * CHANNELS
-    mean, rstd, scale, shift = norm_scale_shift(gain, bias, means, rstds, image * PER_IMAGE, c, c_in, CHANNELS)
-    w0 = load_filters(filters, 0, c, c_in, CHANNELS)
-    w1 = load_filters(filters, 1, c, c_in, CHANNELS)
-    w2 = load_filters(filters, 2, c, c_in, CHANNELS)
-    w3 = load_filters(filters, 3, c, c_in, CHANNELS)
+    mean, rstd, scale, shift = norm_scale_shift(gain, bias, means, rstds, image * PER_IMAGE, c, c_mask, CHANNELS)
+    w0 = load_filters(filters, 0, c, c_mask, CHANNELS)
+    w1 = load_filters(filters, 1, c, c_mask, CHANNELS)
+    w2 = load_filters(filters, 2, c, c_mask, CHANNELS)
+    w3 = load_filters(filters, 3, c, c_mask, CHANNELS)
     grad_sum = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
     product_sum = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
     for first in range(0, OUT * OUT, BLOCK_M):
         m = first + tl.arange(0, BLOCK_M)
         regions = load_regions(images, m, OUT, BLOCK_M)
-        grad = _pooled_grads(grads, m, c, c_in, OUT, CHANNELS)
+        grad = _pooled_grads(grads, m, c, c_mask, OUT, CHANNELS)
         grad_sum, product_sum = _add_sums(grad_sum, product_sum, regions, w0, grad, scale, shift)
         grad_sum, product_sum = _add_sums(grad_sum, product_sum, regions, w1, grad, scale, shift)
         grad_sum, product_sum = _add_sums(grad_sum, product_sum, regions, w2, grad, scale, shift)
         grad_sum, product_sum = _add_sums(grad_sum, product_sum, regions, w3, grad, scale, shift)
     total = tl.sum(grad_sum, axis=0)
-    tl.store(sums + image * CHANNELS + c, total, mask=c_in)
-    tl.store(products + image * CHANNELS + c, (tl.sum(product_sum, axis=0) - mean * total) * rstd, mask=c_in)
+    tl.store(sums + image * CHANNELS + c, total, mask=c_mask)
+    tl.store(products + image * CHANNELS + c, (tl.sum(product_sum, axis=0) - mean * total) * rstd, mask=c_mask)
 
 
 @jit
@@ -93,24 +93,27 @@ def image_grads(
     BLOCK_M: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):
-    """Compute the gradients of the regions from a block of channels: out (N, blocks, OUT², 64). `gather` adds them."""
+    """Compute the gradients of the regions from a block of channels: out (N, blocks, OUT², 64).
+
+    `gather_region_grads` adds up the blocks.
+    """
     image = tl.program_id(0).to(tl.int64)
     c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
-    c_in = c < CHANNELS
+    c_mask = c < CHANNELS
     images += image * (2 * OUT + 2) * (2 * OUT + 2) * 4
     grads += image * OUT * OUT * CHANNELS
     out += (image * tl.num_programs(1) + tl.program_id(1)) * OUT * OUT * REGION
-    mean, rstd, scale, shift = norm_scale_shift(gain, bias, means, rstds, image * PER_IMAGE, c, c_in, CHANNELS)
-    offset, factor = norm_backward_terms(sums, products, image * PER_IMAGE, mean, rstd, c, c_in, count, CHANNELS)
-    w0 = load_filters(filters, 0, c, c_in, CHANNELS)
-    w1 = load_filters(filters, 1, c, c_in, CHANNELS)
-    w2 = load_filters(filters, 2, c, c_in, CHANNELS)
-    w3 = load_filters(filters, 3, c, c_in, CHANNELS)
+    mean, rstd, scale, shift = norm_scale_shift(gain, bias, means, rstds, image * PER_IMAGE, c, c_mask, CHANNELS)
+    offset, factor = norm_backward_terms(sums, products, image * PER_IMAGE, mean, rstd, c, c_mask, count, CHANNELS)
+    w0 = load_filters(filters, 0, c, c_mask, CHANNELS)
+    w1 = load_filters(filters, 1, c, c_mask, CHANNELS)
+    w2 = load_filters(filters, 2, c, c_mask, CHANNELS)
+    w3 = load_filters(filters, 3, c, c_mask, CHANNELS)
     k = tl.arange(0, REGION)
     for first in range(0, OUT * OUT, BLOCK_M):
         m = first + tl.arange(0, BLOCK_M)
         regions = load_regions(images, m, OUT, BLOCK_M)
-        grad = _pooled_grads(grads, m, c, c_in, OUT, CHANNELS)
+        grad = _pooled_grads(grads, m, c, c_mask, OUT, CHANNELS)
         total = tl.dot(_conv_grad(regions, w0, grad, scale, shift, offset, factor), tl.trans(w0))
         total = tl.dot(_conv_grad(regions, w1, grad, scale, shift, offset, factor), tl.trans(w1), total)
         total = tl.dot(_conv_grad(regions, w2, grad, scale, shift, offset, factor), tl.trans(w2), total)
@@ -120,7 +123,7 @@ def image_grads(
 
 
 @jit
-def gather(
+def gather_region_grads(
     regions,
     out,
     BLOCKS: tl.constexpr,
@@ -140,9 +143,9 @@ def gather(
         y, x = m // SIZE + PADDING, m % SIZE + PADDING
         total = tl.zeros((BLOCK_M, 4), tl.float32)
         for corner in tl.static_range(4):
-            at_y, at_x = y // 2 - corner // 2, x // 2 - corner % 2
-            inside = (m < SIZE * SIZE) & (at_y >= 0) & (at_y < side) & (at_x >= 0) & (at_x < side)
-            start = (at_y * side + at_x) * REGION + (y - 2 * at_y) * ROW + (x - 2 * at_x) * 4
+            region_y, region_x = y // 2 - corner // 2, x // 2 - corner % 2
+            inside = (m < SIZE * SIZE) & (region_y >= 0) & (region_y < side) & (region_x >= 0) & (region_x < side)
+            start = (region_y * side + region_x) * REGION + (y - 2 * region_y) * ROW + (x - 2 * region_x) * 4
             for block in tl.static_range(BLOCKS):
                 source = regions + block * (side * side * REGION) + start[:, None] + channel[None, :]
                 total += tl.load(source, mask=inside[:, None], other=0.0).to(tl.float32)
@@ -177,21 +180,21 @@ def filter_grads(
     """
     corner = tl.program_id(1)
     c = tl.program_id(2) * BLOCK_C + tl.arange(0, BLOCK_C)
-    c_in = c < CHANNELS
-    weight = load_filters(filters, corner, c, c_in, CHANNELS)
+    c_mask = c < CHANNELS
+    weight = load_filters(filters, corner, c, c_mask, CHANNELS)
     total = tl.zeros((REGION, BLOCK_C), tl.float32)
     one = tl.full((), 1, tl.int64)
     start = tl.program_id(0) // programs * num
     for number in range(start + tl.program_id(0) % programs, start + num, programs):
         image = one * number
         packed = images + image * (2 * OUT + 2) * (2 * OUT + 2) * 4
-        mean, rstd, scale, shift = norm_scale_shift(gain, bias, means, rstds, image * PER_IMAGE, c, c_in, CHANNELS)
-        offset, factor = norm_backward_terms(sums, products, image * PER_IMAGE, mean, rstd, c, c_in, count, CHANNELS)
+        mean, rstd, scale, shift = norm_scale_shift(gain, bias, means, rstds, image * PER_IMAGE, c, c_mask, CHANNELS)
+        offset, factor = norm_backward_terms(sums, products, image * PER_IMAGE, mean, rstd, c, c_mask, count, CHANNELS)
         for first in range(0, OUT * OUT, BLOCK_M):
             m = first + tl.arange(0, BLOCK_M)
             regions = load_regions(packed, m, OUT, BLOCK_M)
-            grad = _pooled_grads(grads + image * OUT * OUT * CHANNELS, m, c, c_in, OUT, CHANNELS)
+            grad = _pooled_grads(grads + image * OUT * OUT * CHANNELS, m, c, c_mask, OUT, CHANNELS)
             conv_grad = _conv_grad(regions, weight, grad, scale, shift, offset, factor)
             total = tl.dot(tl.trans(regions), conv_grad, total)
     row = (tl.program_id(0) * 4 + corner) * REGION + tl.arange(0, REGION)
-    tl.store(out + row[:, None] * CHANNELS + c[None, :], total, mask=c_in[None, :])
+    tl.store(out + row[:, None] * CHANNELS + c[None, :], total, mask=c_mask[None, :])

@@ -2,10 +2,10 @@
 
 The output of the convolution is never stored. With 1 or 3 input channels it costs less to compute it again.
 
-- `pack` adds a border of zeros and stores 4 channels per pixel. The last channel is 1, unused ones are 0.
+- `pack_images` adds a border of zeros and stores 4 channels per pixel. The last channel is 1, unused ones are 0.
 - A pooled pixel depends on a *region* of 4x4 packed pixels, 64 numbers. The four convolution outputs that it averages
-  are products of the region with the filter shifted to the four *corners* of a 2x2 square. `spread` stores these
-  shifted filters, with zeros around them and for the last channel.
+  are products of the region with the filter shifted to the four *corners* of a 2x2 square. `shift_filters` stores these
+  filters, with zeros around them and for the last channel.
 - The norm needs no pass over the convolution's output. Let R be the (pixels, 64) matrix of an image's regions. For a
   filter w, the sum of squares of its outputs is w'(R'R)w. The sum of the outputs is a row of (R'R)w, because of the
   channel of ones. So the 64x64 Gram matrix R'R gives the mean and variance of every channel. For batch norm, it is
@@ -20,7 +20,7 @@ ROW = tl.constexpr(16)  # numbers per row of a region
 
 
 @jit
-def pack(images, out, SIZE: tl.constexpr, CHANNELS: tl.constexpr, PADDING: tl.constexpr, BLOCK: tl.constexpr):
+def pack_images(images, out, SIZE: tl.constexpr, CHANNELS: tl.constexpr, PADDING: tl.constexpr, BLOCK: tl.constexpr):
     """Pack images (N, c, H, H) into out (N, H + 2 PADDING, H + 2 PADDING, 4), with ones in the last channel."""
     image = tl.program_id(0).to(tl.int64)
     side: tl.constexpr = SIZE + 2 * PADDING
@@ -37,7 +37,7 @@ def pack(images, out, SIZE: tl.constexpr, CHANNELS: tl.constexpr, PADDING: tl.co
 
 
 @jit
-def spread(weight, out, IN_CHANNELS: tl.constexpr, CHANNELS: tl.constexpr, BLOCK_C: tl.constexpr):
+def shift_filters(weight, out, IN_CHANNELS: tl.constexpr, CHANNELS: tl.constexpr, BLOCK_C: tl.constexpr):
     """Shift the filters (C, c, 3, 3) to the four corners of a region: out (4, 64, C), with zeros around them."""
     corner = tl.program_id(0)
     k, c = tl.arange(0, REGION), tl.arange(0, BLOCK_C)
@@ -51,10 +51,10 @@ def spread(weight, out, IN_CHANNELS: tl.constexpr, CHANNELS: tl.constexpr, BLOCK
 
 
 @jit
-def load_filters(filters, corner, c, c_in, CHANNELS: tl.constexpr):
+def load_filters(filters, corner, c, c_mask, CHANNELS: tl.constexpr):
     """Return the (64, C) filters of one corner."""
     start = (tl.arange(0, REGION) + corner * REGION)[:, None] * CHANNELS + c[None, :]
-    return tl.load(filters + start, mask=c_in[None, :], other=0.0)
+    return tl.load(filters + start, mask=c_mask[None, :], other=0.0)
 
 
 @jit
@@ -70,7 +70,7 @@ def load_regions(images, m, OUT: tl.constexpr, BLOCK_M: tl.constexpr):
 
 
 @jit
-def gram(images, grams, OUT: tl.constexpr, BLOCK_M: tl.constexpr):
+def gram_matrix(images, grams, OUT: tl.constexpr, BLOCK_M: tl.constexpr):
     """Compute the Gram matrix R'R of the regions of one image."""
     image = tl.program_id(0).to(tl.int64)
     images += image * (2 * OUT + 2) * (2 * OUT + 2) * 4
@@ -83,8 +83,8 @@ def gram(images, grams, OUT: tl.constexpr, BLOCK_M: tl.constexpr):
 
 
 @jit
-def _shifted(gram, k, SHIFT: tl.constexpr):
-    """Return a Gram matrix shifted so that the filters of the first corner see what those of another corner see."""
+def _load_shifted(gram, k, SHIFT: tl.constexpr):
+    """Return a Gram matrix shifted by SHIFT numbers, to apply the filters of the first corner to another corner."""
     inside = k + SHIFT < REGION
     source = gram + (k + SHIFT)[:, None] * REGION + (k + SHIFT)[None, :]
     return tl.load(source, mask=inside[:, None] & inside[None, :], other=0.0)
@@ -94,24 +94,24 @@ def _shifted(gram, k, SHIFT: tl.constexpr):
 def statistics(grams, filters, means, rstds, rows, num, CHANNELS: tl.constexpr, BLOCK_C: tl.constexpr):
     """Compute mean and 1/std per channel of the convolution's outputs, from the Gram matrices of `num` regions each."""
     c = tl.arange(0, BLOCK_C)
-    c_in = c < CHANNELS
+    c_mask = c < CHANNELS
     k = tl.arange(0, REGION)
-    weight = load_filters(filters, 0, c, c_in, CHANNELS)
+    weight = load_filters(filters, 0, c, c_mask, CHANNELS)
     one = tl.full((), 1, tl.int64)
     for number in range(tl.program_id(0), rows, tl.num_programs(0)):
         row = one * number
         source = grams + row * REGION * REGION
-        gram = _shifted(source, k, 0) + _shifted(source, k, 4)
-        gram = gram + _shifted(source, k, ROW) + _shifted(source, k, ROW + 4)
-        # The product is split in two parts, so that rounding to the dtype of the filters loses nothing.
+        gram = _load_shifted(source, k, 0) + _load_shifted(source, k, 4)
+        gram = gram + _load_shifted(source, k, ROW) + _load_shifted(source, k, ROW + 4)
+        # The Gram matrix is split into two parts, because rounding it to the dtype of the filters would lose precision.
         high = gram.to(weight.dtype)
         low = (gram - high.to(tl.float32)).to(weight.dtype)
         product = tl.dot(low, weight, tl.dot(high, weight))
         mean = tl.sum(tl.where(k[:, None] == 3, product, 0.0), axis=0) / (4 * num)
         square = tl.sum(product * weight.to(tl.float32), axis=0) / (4 * num)
-        tl.store(means + row * CHANNELS + c, mean, mask=c_in)
+        tl.store(means + row * CHANNELS + c, mean, mask=c_mask)
         rstd = tl.rsqrt(tl.maximum(square - mean * mean, 0.0) + NORM_EPSILON)
-        tl.store(rstds + row * CHANNELS + c, rstd, mask=c_in)
+        tl.store(rstds + row * CHANNELS + c, rstd, mask=c_mask)
 
 
 @jit
@@ -135,18 +135,18 @@ def apply(
     BLOCK_M: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):
-    """Packed images -> out (N, OUT, OUT, C), with the norm's statistics known."""
+    """Compute out (N, OUT, OUT, C) from packed images, with given statistics of the norm."""
     c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
-    c_in = c < CHANNELS
-    w0 = load_filters(filters, 0, c, c_in, CHANNELS)
-    w1 = load_filters(filters, 1, c, c_in, CHANNELS)
-    w2 = load_filters(filters, 2, c, c_in, CHANNELS)
-    w3 = load_filters(filters, 3, c, c_in, CHANNELS)
+    c_mask = c < CHANNELS
+    w0 = load_filters(filters, 0, c, c_mask, CHANNELS)
+    w1 = load_filters(filters, 1, c, c_mask, CHANNELS)
+    w2 = load_filters(filters, 2, c, c_mask, CHANNELS)
+    w3 = load_filters(filters, 3, c, c_mask, CHANNELS)
     one = tl.full((), 1, tl.int64)
     for number in range(tl.program_id(0), num, tl.num_programs(0)):
         image = one * number
         packed = images + image * (2 * OUT + 2) * (2 * OUT + 2) * 4
-        _, _, scale, shift = norm_scale_shift(gain, bias, means, rstds, image * PER_IMAGE, c, c_in, CHANNELS)
+        _, _, scale, shift = norm_scale_shift(gain, bias, means, rstds, image * PER_IMAGE, c, c_mask, CHANNELS)
         for first in range(0, OUT * OUT, BLOCK_M):
             m = first + tl.arange(0, BLOCK_M)
             regions = load_regions(packed, m, OUT, BLOCK_M)
@@ -155,5 +155,5 @@ def apply(
             total += _conv_norm_relu(regions, w2, scale, shift)
             total += _conv_norm_relu(regions, w3, scale, shift)
             target = out + image * OUT * OUT * CHANNELS + m[:, None] * CHANNELS + c[None, :]
-            inside = (m < OUT * OUT)[:, None] & c_in[None, :]
+            inside = (m < OUT * OUT)[:, None] & c_mask[None, :]
             tl.store(target, (total * 0.25).to(out.dtype.element_ty), mask=inside)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from condenset.kernels import norm_pool_triton as code
+from condenset.kernels import norm_pool_triton
 from condenset.kernels.runtime import NORM_EPSILON, launch, triton
 
 MAX_PIXELS = 256  # pooled pixels per plane that fit into the registers of a program
@@ -28,11 +28,11 @@ class _NormReluPool(torch.autograd.Function):
             rows = max(16, int(triton.next_power_of_2(height * width // 4)))
             grid, options = _grid(num, channels, rows, 32 if rows >= 64 else 64)
             options["num_warps"] = max(1, rows * options["BLOCK_C"] // 1024)  # 128 numbers per thread
-            launch(code.forward_in_registers, grid, maps, gain, bias, out, means, rstds, *size, **options)
+            launch(norm_pool_triton.forward_in_registers, grid, maps, gain, bias, out, means, rstds, *size, **options)
         else:
             grid, options = _grid(num, channels)
             variances = torch.empty_like(means)
-            launch(code.plane_statistics, grid, maps, means, variances, *size, **options)
+            launch(norm_pool_triton.plane_statistics, grid, maps, means, variances, *size, **options)
             if batch_norm:
                 variance_of_means, means = torch.var_mean(means, 0, correction=0, keepdim=True)
                 variances = variances.mean(0, keepdim=True) + variance_of_means
@@ -53,12 +53,12 @@ class _NormReluPool(torch.autograd.Function):
         sums_and_products = torch.empty(2, num, channels, device=maps.device)
         inputs, size = (maps, gain, bias, means, rstds, grads), (height, width, channels, int(not ctx.batch_norm))
         grid, options = _grid(num, channels)
-        launch(code.norm_sums, grid, *inputs, *sums_and_products, *size, **options)
+        launch(norm_pool_triton.norm_sums, grid, *inputs, *sums_and_products, *size, **options)
         totals = sums_and_products.sum(1) if ctx.batch_norm or ctx.needs_input_grad[1] else None
         out = torch.empty_like(maps)
         count = float(height * width * (num if ctx.batch_norm else 1))
         terms = sums_and_products if totals is None or not ctx.batch_norm else totals
-        launch(code.map_grads, grid, *inputs, *terms, out, count, *size, **options)
+        launch(norm_pool_triton.map_grads, grid, *inputs, *terms, out, count, *size, **options)
         bias_grad, gain_grad = (None, None) if totals is None else totals.to(gain.dtype)
         return out, gain_grad, bias_grad, None
 
@@ -69,7 +69,9 @@ def _apply(maps: Tensor, gain: Tensor, bias: Tensor, means: Tensor, rstds: Tenso
     out = maps.new_empty(num, height // 2, width // 2, channels)
     grid, options = _grid(num, channels)
     per_image = int(len(means) == num)
-    launch(code.apply, grid, maps, gain, bias, means, rstds, out, height, width, channels, per_image, **options)
+    launch(
+        norm_pool_triton.apply, grid, maps, gain, bias, means, rstds, out, height, width, channels, per_image, **options
+    )
     return out
 
 

@@ -38,11 +38,11 @@ def forward_in_registers(
     """Map maps (N, H, W, C) of even sides to out (N, H/2, W/2, C). A program reads BLOCK_C planes of an image."""
     image = tl.program_id(0).to(tl.int64)
     c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
-    c_in = c < CHANNELS
+    c_mask = c < CHANNELS
     num: tl.constexpr = HEIGHT * WIDTH
     maps += image * num * CHANNELS
     m = tl.arange(0, BLOCK_M)
-    inside = (m < num // 4)[:, None] & c_in[None, :]
+    inside = (m < num // 4)[:, None] & c_mask[None, :]
     v0 = _corner(maps, m, c, inside, 0, WIDTH, CHANNELS)
     v1 = _corner(maps, m, c, inside, 1, WIDTH, CHANNELS)
     v2 = _corner(maps, m, c, inside, 2, WIDTH, CHANNELS)
@@ -52,10 +52,10 @@ def forward_in_registers(
         _square(v2, mean, inside) + _square(v3, mean, inside)
     )
     rstd = tl.rsqrt(tl.sum(square, axis=0) / num + NORM_EPSILON)
-    tl.store(means + image * CHANNELS + c, mean, mask=c_in)
-    tl.store(rstds + image * CHANNELS + c, rstd, mask=c_in)
-    scale = tl.load(gain + c, mask=c_in, other=0.0).to(tl.float32) * rstd
-    shift = tl.load(bias + c, mask=c_in, other=0.0).to(tl.float32) - mean * scale
+    tl.store(means + image * CHANNELS + c, mean, mask=c_mask)
+    tl.store(rstds + image * CHANNELS + c, rstd, mask=c_mask)
+    scale = tl.load(gain + c, mask=c_mask, other=0.0).to(tl.float32) * rstd
+    shift = tl.load(bias + c, mask=c_mask, other=0.0).to(tl.float32) - mean * scale
     total = _norm_relu(v0, scale, shift) + _norm_relu(v1, scale, shift)
     total += _norm_relu(v2, scale, shift) + _norm_relu(v3, scale, shift)
     target = out + image * (num // 4) * CHANNELS + m[:, None] * CHANNELS + c[None, :]
@@ -76,24 +76,24 @@ def plane_statistics(
     """Compute mean and variance of every plane."""
     image = tl.program_id(0).to(tl.int64)
     c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
-    c_in = c < CHANNELS
+    c_mask = c < CHANNELS
     num: tl.constexpr = HEIGHT * WIDTH
     maps += image * num * CHANNELS
     # Subtract the first pixel of the plane, so that a large mean causes no cancellation.
-    pivot = tl.load(maps + c, mask=c_in, other=0.0).to(tl.float32)
+    pivot = tl.load(maps + c, mask=c_mask, other=0.0).to(tl.float32)
     sums = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
     squares = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
     for first in range(0, num, BLOCK_M):
         m = first + tl.arange(0, BLOCK_M)
-        inside = (m < num)[:, None] & c_in[None, :]
+        inside = (m < num)[:, None] & c_mask[None, :]
         values = tl.load(maps + m[:, None] * CHANNELS + c[None, :], mask=inside, other=0.0).to(tl.float32)
         values = tl.where(inside, values - pivot[None, :], 0.0)
         sums += values
         squares += values * values
     mean = tl.sum(sums, axis=0) / num
     variance = tl.maximum(tl.sum(squares, axis=0) / num - mean * mean, 0.0)
-    tl.store(means + image * CHANNELS + c, mean + pivot, mask=c_in)
-    tl.store(variances + image * CHANNELS + c, variance, mask=c_in)
+    tl.store(means + image * CHANNELS + c, mean + pivot, mask=c_mask)
+    tl.store(variances + image * CHANNELS + c, variance, mask=c_mask)
 
 
 @jit
@@ -114,14 +114,14 @@ def apply(
     """Map maps (N, H, W, C) to out (N, H//2, W//2, C) with given statistics of the norm."""
     image = tl.program_id(0).to(tl.int64)
     c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
-    c_in = c < CHANNELS
+    c_mask = c < CHANNELS
     num_out: tl.constexpr = (HEIGHT // 2) * (WIDTH // 2)
     maps += image * HEIGHT * WIDTH * CHANNELS
     out += image * num_out * CHANNELS
-    _, _, scale, shift = norm_scale_shift(gain, bias, means, rstds, image * PER_IMAGE, c, c_in, CHANNELS)
+    _, _, scale, shift = norm_scale_shift(gain, bias, means, rstds, image * PER_IMAGE, c, c_mask, CHANNELS)
     for first in range(0, num_out, BLOCK_M):
         m = first + tl.arange(0, BLOCK_M)
-        inside = (m < num_out)[:, None] & c_in[None, :]
+        inside = (m < num_out)[:, None] & c_mask[None, :]
         total = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
         for corner in tl.static_range(4):
             values = _corner(maps, m, c, inside, corner, WIDTH, CHANNELS)
@@ -131,21 +131,20 @@ def apply(
 
 @jit
 def _norm_grad(
-    maps, grads, m, c, c_in, scale, shift, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr
+    maps, grads, m, c, c_mask, scale, shift, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr
 ):
     """Return, for pixels m, the gradient at the norm's output (through ReLU and pooling), the values, and a mask."""
     y, x = m // WIDTH, m % WIDTH
     out_y, out_x = y // 2, x // 2
     out_width: tl.constexpr = WIDTH // 2
-    inside = (m < HEIGHT * WIDTH)[:, None] & c_in[None, :]
-    pooled = (
-        inside & ((out_y < HEIGHT // 2) & (out_x < out_width))[:, None]
-    )  # the last row of an odd side is not pooled
+    inside = (m < HEIGHT * WIDTH)[:, None] & c_mask[None, :]
+    # The last row or column of an odd side is not pooled.
+    pooled = inside & ((out_y < HEIGHT // 2) & (out_x < out_width))[:, None]
     values = tl.load(maps + m[:, None] * CHANNELS + c[None, :], mask=inside, other=0.0).to(tl.float32)
     window = out_y * out_width + out_x
     grad = tl.load(grads + window[:, None] * CHANNELS + c[None, :], mask=pooled, other=0.0).to(tl.float32)
-    alive = values * scale[None, :] + shift[None, :] > 0
-    return tl.where(alive, grad * 0.25, 0.0), values, inside
+    is_active = values * scale[None, :] + shift[None, :] > 0
+    return tl.where(is_active, grad * 0.25, 0.0), values, inside
 
 
 @jit
@@ -168,19 +167,19 @@ def norm_sums(
     """Compute, per plane, the sum of the gradients at the norm's output, and of gradient times normalised value."""
     image = tl.program_id(0).to(tl.int64)
     c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
-    c_in = c < CHANNELS
+    c_mask = c < CHANNELS
     maps += image * HEIGHT * WIDTH * CHANNELS
     grads += image * (HEIGHT // 2) * (WIDTH // 2) * CHANNELS
-    mean, rstd, scale, shift = norm_scale_shift(gain, bias, means, rstds, image * PER_IMAGE, c, c_in, CHANNELS)
+    mean, rstd, scale, shift = norm_scale_shift(gain, bias, means, rstds, image * PER_IMAGE, c, c_mask, CHANNELS)
     grad_sum = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
     product_sum = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
     for first in range(0, HEIGHT * WIDTH, BLOCK_M):
         m = first + tl.arange(0, BLOCK_M)
-        norm_grad, values, _ = _norm_grad(maps, grads, m, c, c_in, scale, shift, HEIGHT, WIDTH, CHANNELS)
+        norm_grad, values, _ = _norm_grad(maps, grads, m, c, c_mask, scale, shift, HEIGHT, WIDTH, CHANNELS)
         grad_sum += norm_grad
         product_sum += norm_grad * (values - mean[None, :])
-    tl.store(sums + image * CHANNELS + c, tl.sum(grad_sum, axis=0), mask=c_in)
-    tl.store(products + image * CHANNELS + c, tl.sum(product_sum, axis=0) * rstd, mask=c_in)
+    tl.store(sums + image * CHANNELS + c, tl.sum(grad_sum, axis=0), mask=c_mask)
+    tl.store(products + image * CHANNELS + c, tl.sum(product_sum, axis=0) * rstd, mask=c_mask)
 
 
 @jit
@@ -205,15 +204,15 @@ def map_grads(
     """Compute the gradient of the maps; `count` values share a mean."""
     image = tl.program_id(0).to(tl.int64)
     c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
-    c_in = c < CHANNELS
+    c_mask = c < CHANNELS
     maps += image * HEIGHT * WIDTH * CHANNELS
     out += image * HEIGHT * WIDTH * CHANNELS
     grads += image * (HEIGHT // 2) * (WIDTH // 2) * CHANNELS
     row = image * PER_IMAGE
-    mean, rstd, scale, shift = norm_scale_shift(gain, bias, means, rstds, row, c, c_in, CHANNELS)
-    offset, factor = norm_backward_terms(sums, products, row, mean, rstd, c, c_in, count, CHANNELS)
+    mean, rstd, scale, shift = norm_scale_shift(gain, bias, means, rstds, row, c, c_mask, CHANNELS)
+    offset, factor = norm_backward_terms(sums, products, row, mean, rstd, c, c_mask, count, CHANNELS)
     for first in range(0, HEIGHT * WIDTH, BLOCK_M):
         m = first + tl.arange(0, BLOCK_M)
-        norm_grad, values, inside = _norm_grad(maps, grads, m, c, c_in, scale, shift, HEIGHT, WIDTH, CHANNELS)
+        norm_grad, values, inside = _norm_grad(maps, grads, m, c, c_mask, scale, shift, HEIGHT, WIDTH, CHANNELS)
         grad = scale[None, :] * (norm_grad - offset[None, :] - values * factor[None, :])
         tl.store(out + m[:, None] * CHANNELS + c[None, :], grad.to(out.dtype.element_ty), mask=inside)

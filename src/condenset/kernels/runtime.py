@@ -42,7 +42,7 @@ __all__ = [
 NORM_EPSILON = tl.constexpr(1e-5)  # as in nn.GroupNorm and nn.BatchNorm2d
 
 _failures: set[str] = set()  # reasons why the kernels are disabled for the rest of the process
-_tested_devices: set[torch.device] = set()  # where a kernel has been built
+_tested_devices: set[torch.device] = set()  # where building a kernel has been tried
 _disabled: list[bool] = []  # `blocks_only` of every active `disable_kernels`
 _per_class: list[tuple[int, dict[int, Tensor]]] = []  # classes and copies of every active `per_class_filters`
 
@@ -54,7 +54,7 @@ def available(tensor: Tensor) -> bool:
 
 
 def available_for_blocks(maps: Tensor) -> bool:
-    """Return whether kernels can process the blocks of a network: in bfloat16 only, float32 uses the PyTorch code."""
+    """Return whether kernels can compute the blocks of a network. They exist for bfloat16 only."""
     return maps.dtype == torch.bfloat16 and available(maps) and not _disabled
 
 
@@ -83,7 +83,11 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> No
 
 @contextlib.contextmanager
 def disable_kernels(*, blocks_only: bool = False) -> Iterator[None]:
-    """Use the PyTorch code instead of kernels inside this block, everywhere or only in the blocks of networks."""
+    """Use the PyTorch code instead of kernels for the duration of the `with` block.
+
+    Args:
+        blocks_only: Disable only the kernels that compute the blocks of networks.
+    """
     _disabled.append(blocks_only)
     try:
         yield
@@ -100,7 +104,7 @@ def disable_permanently(reason: str) -> None:
 
 @contextlib.contextmanager
 def per_class_filters(num_classes: int) -> Iterator[dict[int, Tensor]]:
-    """Give a fused block, which hides its convolution, one copy of its filters per class inside this block.
+    """Give every fused convolution one copy of its filters per class, for the duration of the `with` block.
 
     The gradient of a copy is the gradient of its class alone.
 
@@ -116,7 +120,7 @@ def per_class_filters(num_classes: int) -> Iterator[dict[int, Tensor]]:
 
 
 def copy_filters_per_class(filters: Tensor) -> Tensor:
-    """Return the filters that a fused block uses: one copy per class inside `per_class_filters`."""
+    """Return the filters of a fused convolution: one copy per class inside `per_class_filters`, else the filters."""
     if not _per_class:
         return filters
     num_classes, copies = _per_class[-1]
@@ -125,27 +129,27 @@ def copy_filters_per_class(filters: Tensor) -> Tensor:
 
 
 def num_programs(num: int, device: torch.device, per_processor: int) -> int:
-    """Return how many programs share `num` items, each of which processes several items in turn."""
+    """Return how many programs to launch for `num` items: at most `per_processor` on each multiprocessor of the GPU."""
     if device.type != "cuda":
         return num
     return min(num, per_processor * torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 @jit
-def norm_scale_shift(gain, bias, means, rstds, row, c, c_in, CHANNELS: tl.constexpr):
+def norm_scale_shift(gain, bias, means, rstds, row, c, c_mask, CHANNELS: tl.constexpr):
     """Return mean, 1/std, scale and shift of a norm for channels c: norm(value) = value * scale + shift."""
-    mean = tl.load(means + row * CHANNELS + c, mask=c_in, other=0.0)
-    rstd = tl.load(rstds + row * CHANNELS + c, mask=c_in, other=0.0)
-    scale = tl.load(gain + c, mask=c_in, other=0.0).to(tl.float32) * rstd
-    shift = tl.load(bias + c, mask=c_in, other=0.0).to(tl.float32) - mean * scale
+    mean = tl.load(means + row * CHANNELS + c, mask=c_mask, other=0.0)
+    rstd = tl.load(rstds + row * CHANNELS + c, mask=c_mask, other=0.0)
+    scale = tl.load(gain + c, mask=c_mask, other=0.0).to(tl.float32) * rstd
+    shift = tl.load(bias + c, mask=c_mask, other=0.0).to(tl.float32) - mean * scale
     return mean, rstd, scale, shift
 
 
 @jit
-def norm_backward_terms(sums, products, row, mean, rstd, c, c_in, num, CHANNELS: tl.constexpr):
+def norm_backward_terms(sums, products, row, mean, rstd, c, c_mask, num, CHANNELS: tl.constexpr):
     """Return (offset, factor) of the gradient of a norm: scale * (grad - offset - value * factor).
 
     With normal = (value - mean) * rstd this equals scale * (grad - (sum + normal * product) / num).
     """
-    factor = tl.load(products + row * CHANNELS + c, mask=c_in, other=0.0) * rstd / num
-    return tl.load(sums + row * CHANNELS + c, mask=c_in, other=0.0) / num - mean * factor, factor
+    factor = tl.load(products + row * CHANNELS + c, mask=c_mask, other=0.0) * rstd / num
+    return tl.load(sums + row * CHANNELS + c, mask=c_mask, other=0.0) / num - mean * factor, factor

@@ -9,17 +9,19 @@ BLOCK_SIZE = 1024
 
 
 @jit
-def _sgd_step(weights, velocity, gradient, lr, clock, position, total, num, momentum, decay, BLOCK: tl.constexpr):
+def _sgd_step(
+    weights, velocity, gradient, lr, clock, position, num_weights, batch_size, momentum, decay, BLOCK: tl.constexpr
+):
     index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = index < total
+    inside = index < num_weights
     weight = tl.load(weights + index, mask=inside, other=0.0)
     grad = tl.load(gradient + index, mask=inside, other=0.0) + decay * weight
-    speed = momentum * tl.load(velocity + index, mask=inside, other=0.0) + grad
-    tl.store(velocity + index, speed, mask=inside)
-    tl.store(weights + index, weight - tl.load(lr) * speed, mask=inside)
+    new_velocity = momentum * tl.load(velocity + index, mask=inside, other=0.0) + grad
+    tl.store(velocity + index, new_velocity, mask=inside)
+    tl.store(weights + index, weight - tl.load(lr) * new_velocity, mask=inside)
     if tl.program_id(0) == 0:
         tl.store(clock, tl.load(clock) + 1)
-        tl.store(position, tl.load(position) + num)
+        tl.store(position, tl.load(position) + batch_size)
 
 
 @torch.no_grad()
@@ -30,14 +32,14 @@ def sgd_step(
     lr: Tensor,
     clock: Tensor,
     position: Tensor,
-    num: int,
+    batch_size: int,
     *,
     momentum: float,
     weight_decay: float,
 ) -> None:
-    """Update float32 weights and their velocity in place; add 1 to the clock and `num` images to the position."""
-    total = len(weights_P)
+    """Update float32 weights and their velocity in place; add 1 to the clock and `batch_size` to the position."""
+    num_weights = len(weights_P)
     launch(
-        _sgd_step, (triton.cdiv(total, BLOCK_SIZE),), weights_P, velocity_P, gradient_P.contiguous(), lr, clock,
-        position, total, num, momentum, weight_decay, BLOCK=BLOCK_SIZE,
+        _sgd_step, (triton.cdiv(num_weights, BLOCK_SIZE),), weights_P, velocity_P, gradient_P.contiguous(), lr, clock,
+        position, num_weights, batch_size, momentum, weight_decay, BLOCK=BLOCK_SIZE,
     )  # fmt: skip

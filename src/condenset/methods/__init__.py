@@ -1,6 +1,7 @@
 """Methods that condense a dataset; one module per method."""
 
-from condenset.methods import dc, dd, dsa, forgetting, herding, kcenter, ld, random
+import importlib
+
 from condenset.methods.dc import DCRecipe
 from condenset.methods.dd import DDRecipe
 from condenset.methods.dsa import DSARecipe
@@ -8,7 +9,6 @@ from condenset.methods.forgetting import ForgettingRecipe
 from condenset.methods.herding import HerdingRecipe
 from condenset.methods.kcenter import KCenterRecipe
 from condenset.methods.ld import LDRecipe
-from condenset.methods.matching import dm, mmd
 from condenset.methods.matching.dm import DMRecipe
 from condenset.methods.matching.mmd import MMDRecipe
 from condenset.methods.random import RandomRecipe
@@ -34,6 +34,18 @@ __all__ = [
     "register_method",
 ]
 
-# The order of tables and charts: coresets, then learned sets.
-for _module in (random, herding, kcenter, forgetting, mmd, dd, ld, dc, dsa, dm):
-    register_method(_module.METHOD)
+# To add a method, add its module here. The order is that of tables and charts: coresets, then learned sets.
+_MODULES = (
+    "random",
+    "herding",
+    "kcenter",
+    "forgetting",
+    "matching.mmd",
+    "dd",
+    "ld",
+    "dc",
+    "dsa",
+    "matching.dm",
+)
+for _module in _MODULES:
+    register_method(importlib.import_module(f"condenset.methods.{_module}").METHOD)

@@ -25,14 +25,14 @@ NUM_LOSSES = 1024  # losses stored on the device until the loop reads them
 
 def images_per_class(data: ImageData, recipe: Recipe) -> list[int]:
     """Return the number of images of each class in the set; raise if a class is too small and `allow_fewer` is off."""
-    for name, count in zip(data.class_names, data.class_counts, strict=True):
-        if count == 0:
-            raise UserError(f"class {name!r} has no images")
-        if count < recipe.ipc and not recipe.allow_fewer:
-            raise UserError(
-                f"ipc must be at most the size of every class, but got {recipe.ipc} and class {name!r} has {count} "
-                "images: give a smaller ipc, or --set allow_fewer=true (allow_fewer=True in Python) to use all images"
-            )
+    count, name = min(zip(data.class_counts, data.class_names, strict=True), key=lambda item: item[0])
+    if count == 0:
+        raise UserError(f"class {name!r} has no images")
+    if count < recipe.ipc and not recipe.allow_fewer:
+        raise UserError(
+            f"ipc must be at most the size of every class, but got {recipe.ipc} and class {name!r} has only {count} "
+            "training images: give a smaller ipc, or --set allow_fewer=true (allow_fewer=True in Python) to use all"
+        )
     return [min(recipe.ipc, count) for count in data.class_counts]
 
 
@@ -57,9 +57,9 @@ def initial_images(store: ClassStore, init: str, seed: int, num: int) -> Tensor:
     device = store.counts.device
     key, classes_K = rng.make_key(seed, "init", device=device), torch.arange(len(store.counts), device=device)
     if init == "real":
-        return store.take(store.choose(key, 0, classes_K, num))
+        return store.take_normalized(store.sample_class_indices(key, 0, classes_K, num))
     shape = (num, *store.images_NCHW.shape[1:])
-    return rng.normal(key, 0, store.rows(classes_K), math.prod(shape)).view(-1, *shape)
+    return rng.normal(key, 0, store.stream_ids(classes_K), math.prod(shape)).view(-1, *shape)
 
 
 def adam_step(values: Tensor, gradient: Tensor, moments: Tensor, clock: Tensor, lr: float | Tensor) -> None:
@@ -109,8 +109,21 @@ def build_condensed_set(
         step_sizes: Learned step sizes of gradient descent, if the method learns them.
         provenance: Further entries of the provenance.
     """
+    return CondensedSet(
+        images=denormalize(images_NCHW.detach().float().cpu(), data.mean, data.std),
+        labels=labels.cpu(),
+        class_names=data.class_names,
+        mean=data.mean,
+        std=data.std,
+        step_sizes=None if step_sizes is None else step_sizes.detach().float().cpu(),
+        provenance=_make_provenance(data, recipe, run, seconds) | provenance,
+    )
+
+
+def _make_provenance(data: ImageData, recipe: Recipe, run: RunContext, seconds: float) -> dict[str, Any]:
+    """Return how a set was made: method, settings, data, software and hardware."""
     compute, fields, identity = run.compute, dataclasses.asdict(recipe), recipe.identity()
-    entries = {
+    return {
         "method": method_of(recipe).name,
         "recipe": fields,
         **({"recipe_identity": identity} if identity != fields else {}),
@@ -126,14 +139,4 @@ def build_condensed_set(
         "hardware": compute.hardware,
         "torch": str(torch.__version__),
         "peak_memory_bytes": compute.peak_memory(),
-        **provenance,
     }
-    return CondensedSet(
-        images=denormalize(images_NCHW.detach().float().cpu(), data.mean, data.std),
-        labels=labels.cpu(),
-        class_names=data.class_names,
-        mean=data.mean,
-        std=data.std,
-        step_sizes=None if step_sizes is None else step_sizes.detach().float().cpu(),
-        provenance=entries,
-    )

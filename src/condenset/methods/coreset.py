@@ -15,7 +15,7 @@ from condenset.config import check_int_fields, check_positive_fields
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
 from condenset.methods.common import build_condensed_set, images_per_class
-from condenset.methods.recipe import Recipe
+from condenset.methods.recipe import TINY_NETWORK, Recipe
 from condenset.methods.reference_network import ReferenceNetwork, get_reference_network
 from condenset.methods.registry import method_of
 from condenset.runs.context import RunContext
@@ -23,7 +23,6 @@ from condenset.runs.loop import track_progress
 from condenset.training.dataset import DeviceDataset
 from condenset.training.protocol import DIGITS, DIGITS_NETWORK, Protocol
 
-TINY_NETWORK = "convnet(width=16, depth=2)"
 TINY = {"network": TINY_NETWORK, "batch_size": 32, "epochs": 2}
 
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from condenset.methods.gradient_matching import condense
-from condenset.methods.recipe import GradientMatchingRecipe, default_loops
+from condenset.methods.recipe import TINY_NETWORK, GradientMatchingRecipe, default_loops
 from condenset.methods.registry import Method
 from condenset.training.protocol import DIGITS, DIGITS_NETWORK
 
 SMALL_IMAGE_STEPS = 1_000  # at the experiment scale `small`
 TINY = {
-    "network": "convnet(width=16, depth=2)",
+    "network": TINY_NETWORK,
     "iterations": 2,
     "batch_size": 32,
     "outer_steps": 2,
@@ -22,7 +22,11 @@ TINY = {
 
 @dataclass(frozen=True, kw_only=True)
 class DCRecipe(GradientMatchingRecipe):
-    """Settings of gradient matching without augmentation; images start from noise."""
+    """Settings of gradient matching without augmentation; images start from noise.
+
+    Fields: `outer_steps`, `inner_epochs` and `network_lr` (see `GradientMatchingRecipe`); `network`, `iterations`,
+    `lr`, `momentum`, `batch_size`, `init` and `augment` (see `MatchingRecipe`); `ipc` and `allow_fewer` (see `Recipe`).
+    """
 
     init: str = "noise"
     augment: str = "none"

@@ -20,7 +20,6 @@ from condenset.data.class_store import ClassStore
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
 from condenset.engine import rng
-from condenset.engine.cuda_graph import capture_step
 from condenset.engine.memory import split_evenly
 from condenset.errors import check_choice
 from condenset.methods.common import (
@@ -34,9 +33,9 @@ from condenset.methods.common import (
     record_loss,
     remove_padding,
 )
-from condenset.methods.recipe import INITS, Recipe, check_learning_fields
+from condenset.methods.recipe import INITS, TINY_NETWORK, Recipe, check_learning_fields
 from condenset.methods.registry import Method
-from condenset.methods.samplers import build_on_meta, sample_new_networks
+from condenset.methods.samplers import build_on_meta, make_loop_step, sample_new_networks
 from condenset.runs.context import RunContext
 from condenset.runs.loop import run_loop
 from condenset.training.learned_steps import batch_schedule
@@ -52,6 +51,8 @@ Steps = Sequence[tuple[Tensor, Tensor]]  # indices of the images and step size o
 @dataclass(frozen=True, kw_only=True)
 class DDRecipe(Recipe):
     """Settings of dataset distillation.
+
+    `ipc` and `allow_fewer` are those of `Recipe`.
 
     Attributes:
         network: Spec of the network; the paper uses lenet for MNIST and FashionMNIST.
@@ -90,7 +91,7 @@ def condense(data: ImageData, recipe: DDRecipe, run: RunContext) -> CondensedSet
     run.compute.reset_peak_memory()
     problem = DatasetDistillation(data, recipe, run, counts)
     description = f"dd, {recipe.ipc} per class"
-    seconds = run_loop(run, problem.state, recipe.iterations, problem.prepare, description)
+    seconds = run_loop(run, problem.state, recipe.iterations, problem.make_step, description)
     step_sizes = F.softplus(problem.raw_sizes_T)
     return build_condensed_set(problem.images_NCHW, problem.labels_N, data, recipe, run, seconds, step_sizes)
 
@@ -140,14 +141,24 @@ def differentiate_training(
     for segment in reversed(segments):
         trajectory = _train(loss, segment_starts.pop(), images_NCHW, labels_N, segment[:-1])
         for index, size in reversed(segment):
-            weights, batch = trajectory.pop().requires_grad_(), images_NCHW[index].detach().requires_grad_()
-            (gradient,) = torch.autograd.grad(loss(weights, batch, labels_N[index]), weights, create_graph=True)
-            product = gradient @ adjoint
-            by_weights, by_batch = torch.autograd.grad(product, (weights, batch))
-            by_sizes.append(-product.detach())
+            product, by_weights, by_batch = _differentiate_step(
+                loss, trajectory.pop(), images_NCHW[index], labels_N[index], adjoint
+            )
+            by_sizes.append(-product)
             by_images.index_add_(0, index, -size * by_batch)
             adjoint = adjoint - size * by_weights
     return Gradients(real_loss.detach(), by_images, torch.stack(by_sizes[::-1]))
+
+
+def _differentiate_step(
+    loss: Loss, weights_P: Tensor, images_NCHW: Tensor, labels_N: Tensor, adjoint_P: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the product of the loss gradient and the adjoint, and its gradients by the weights and the images."""
+    weights_P, images_NCHW = weights_P.requires_grad_(), images_NCHW.detach().requires_grad_()
+    (gradient_P,) = torch.autograd.grad(loss(weights_P, images_NCHW, labels_N), weights_P, create_graph=True)
+    product = gradient_P @ adjoint_P
+    by_weights_P, by_images_NCHW = torch.autograd.grad(product, (weights_P, images_NCHW))
+    return product.detach(), by_weights_P, by_images_NCHW
 
 
 def _train(loss: Loss, weights_P: Tensor, images_NCHW: Tensor, labels_N: Tensor, steps: Steps) -> list[Tensor]:
@@ -181,7 +192,14 @@ class DatasetDistillation:
         device, self.recipe, self.run = run.compute.device, recipe, run
         self.store = ClassStore(data, device)
         self.network = build_on_meta(recipe.network, data)
-        self.networks = sample_new_networks(recipe.network, data, run.seed, run.compute, xavier=True)  # as published
+        self.networks = sample_new_networks(
+            recipe.network,
+            data,
+            run.seed,
+            run.compute,
+            xavier=True,  # as published
+            fixed=recipe.fixed_network,
+        )
         self.real_key = rng.make_key(run.seed, "real", device=device)
 
         initial_KICHW = initial_images(self.store, recipe.init, run.seed, max(counts))
@@ -207,29 +225,21 @@ class DatasetDistillation:
             "clock": self.clock,
         }
 
-    def prepare(self) -> Callable[[int], None]:
+    def make_step(self) -> Callable[[int], None]:
         """Return the step of the loop, captured if possible; called once the state is restored."""
-        if self.networks.on_host:
-            return self._step_on_host
-        step = capture_step(self.step, list(self.state.values()), self.run.compute)
-        return lambda iteration: step()
-
-    def _step_on_host(self, iteration: int) -> None:
-        self.networks.prepare(0 if self.recipe.fixed_network else iteration)
-        self.step()
+        return make_loop_step(self.step, self.state, self.networks, self.run.compute)
 
     def step(self) -> None:
         """Run one iteration: train sampled weights on the images, compute the loss on real images, update by Adam."""
-        network_step = self.clock * 0 if self.recipe.fixed_network else self.clock
-        index_B = self.store.choose_any(self.real_key, self.clock, self.recipe.batch_size)
+        index_B = self.store.sample_indices(self.real_key, self.clock, self.recipe.batch_size)
         gradients = differentiate_training(
             self.loss,
-            self.networks.sample_weights(network_step),
+            self.networks.sample_weights(self.clock),
             self.images_NCHW,
             self.labels_N,
             self.schedule,
             F.softplus(self.raw_sizes_T),
-            (self.store.take(index_B), self.store.labels_N[index_B]),
+            (self.store.take_normalized(index_B), self.store.labels_N[index_B]),
         )
         lr = self.recipe.lr * 0.5 ** (self.clock * (NUM_HALVINGS + 1) // max(self.recipe.iterations, 1))
         by_raw_T = gradients.step_sizes_T * torch.sigmoid(self.raw_sizes_T)
@@ -272,6 +282,6 @@ METHOD = Method(
     condense=condense,
     summary="Dataset distillation: learn images and step sizes through unrolled training steps.",
     presets=presets,
-    tiny={"network": "convnet(width=16, depth=2)", "iterations": 5, "batch_size": 32, "epochs": 2, "steps": 2},
+    tiny={"network": TINY_NETWORK, "iterations": 5, "batch_size": 32, "epochs": 2, "steps": 2},
     network_fits_evaluation=False,  # networks without norm layers learn little except by the learned steps
 )

@@ -13,7 +13,11 @@ from condenset.methods.registry import Method
 
 @dataclass(frozen=True, kw_only=True)
 class DSARecipe(GradientMatchingRecipe):
-    """Settings of gradient matching with Siamese augmentation; images start from real images."""
+    """Settings of gradient matching with Siamese augmentation; images start from real images.
+
+    Fields: `outer_steps`, `inner_epochs` and `network_lr` (see `GradientMatchingRecipe`); `network`, `iterations`,
+    `lr`, `momentum`, `batch_size`, `init` and `augment` (see `MatchingRecipe`); `ipc` and `allow_fewer` (see `Recipe`).
+    """
 
 
 def presets(ipc: int, dataset: str, size: int) -> dict[str, Any]:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import functional_call
+from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm  # BatchNorm1d, 2d, 3d and SyncBatchNorm
 
 from condenset import augment, kernels, networks
 from condenset.data.class_store import ClassStore
@@ -20,7 +20,7 @@ from condenset.data.image_data import ImageData
 from condenset.engine import rng
 from condenset.engine.compile import compile_second_order, uses_custom_kernels
 from condenset.engine.cuda_graph import capture_step
-from condenset.engine.memory import estimate_memory, num_classes_that_fit, split_evenly
+from condenset.engine.memory import estimate_memory, num_classes_that_fit
 from condenset.methods.common import (
     NUM_LOSSES,
     build_condensed_set,
@@ -31,10 +31,11 @@ from condenset.methods.common import (
     record_loss,
     remove_padding,
 )
+from condenset.methods.gradient_chunks import Chunk, split_classes
 from condenset.methods.recipe import GradientMatchingRecipe
 from condenset.methods.registry import method_of
 from condenset.methods.samplers import sample_new_networks
-from condenset.networks.gradients import class_gradients
+from condenset.networks.gradients import class_gradients, class_gradients_by_backward
 from condenset.runs.context import RunContext
 from condenset.runs.loop import run_loop
 from condenset.training.dataset import DeviceDataset
@@ -68,17 +69,7 @@ def condense(data: ImageData, recipe: GradientMatchingRecipe, run: RunContext) -
         return build_condensed_set(problem.images_NCHW, problem.trainer.data.labels, data, recipe, run, seconds)
 
     description = f"{method_of(recipe).name}, {recipe.ipc} per class"
-    return result(run_loop(run, problem.state, recipe.image_steps, problem.prepare, description, result))
-
-
-class Chunk(NamedTuple):
-    """Classes that pass through the network together; chunks bound the memory."""
-
-    classes_K: Tensor
-    rows: slice  # of the synthetic images
-    index_KI: Tensor | None  # positions in `rows`; padding repeats the first image of a class. None: no padding
-    real_KB: Tensor  # weight of each real image in the mean loss of its class, 0 for padding
-    synthetic_KI: Tensor  # the same for synthetic images
+    return result(run_loop(run, problem.state, recipe.image_steps, problem.make_step, description, result))
 
 
 class GradientMatching:
@@ -91,7 +82,7 @@ class GradientMatching:
     def __init__(self, data: ImageData, recipe: GradientMatchingRecipe, run: RunContext, counts: list[int]) -> None:
         device = run.compute.device
         self.recipe, self.run, self.data = recipe, run, data
-        self.operations = augment.parse(recipe.augment, allow_hflip=data.allow_hflip)
+        self.operations = augment.parse_strategy(recipe.augment, allow_hflip=data.allow_hflip)
         self.networks = sample_new_networks(recipe.network, data, run.seed, run.compute)
         self.dtype = torch.float32 if self.networks.on_host else run.compute.dtype  # of the real gradients
         uses = ("augment", "real", "norm", "order", "training")
@@ -110,13 +101,14 @@ class GradientMatching:
         shape = {"channels": data.channels, "size": data.size, "num_classes": data.num_classes}
         self.network = networks.build(recipe.network, **shape).to(device).eval()
         for module in self.network.modules():
-            if isinstance(module, nn.BatchNorm2d):
+            if isinstance(module, BatchNorm):
                 module.momentum = 1.0  # the statistics of the last batch alone
         self.buffers = dict(self.network.named_buffers())
         num_norm = min(NORM_IMAGES, max(data.class_counts))
         norm_weights = mean_weights([min(num_norm, count) for count in data.class_counts], num_norm)
         self.norm_index = norm_weights.to(device).nonzero()  # excludes padding
-        self.chunks = self._split(data, counts)
+        max_classes = run.classes_per_chunk or self._max_classes_per_pass(data, max(counts))
+        self.chunks = split_classes(data.class_counts, counts, self.batch_size, max_classes, device)
         self._compile(networks.canonical_spec(recipe.network, size=data.size))
 
     def _compile(self, spec: str) -> None:
@@ -124,7 +116,9 @@ class GradientMatching:
         this = weakref.proxy(self)  # cached functions that referred to this object would keep its GPU memory
         self.real: Callable[..., dict[str, Tensor]] = lambda *args: this.real_gradients(*args)
         self.synthetic: Callable[..., tuple[Tensor, Tensor]] = lambda *args: this.loss_and_gradient(*args)
-        if self.networks.on_host:  # users' networks may contain code that cannot be traced
+        self.class_gradients = class_gradients
+        if self.networks.on_host:  # users' networks may have any layers, and code that cannot be traced
+            self.class_gradients = class_gradients_by_backward
             return
         self.synthetic = compile_second_order(self.synthetic, self.run.compute, f"gradient distance, {spec}")
         if not uses_custom_kernels(self.network, self.run.compute):
@@ -157,24 +151,6 @@ class GradientMatching:
         train_set = DeviceDataset(self.images_NCHW, labels, scale, shift, data.allow_hflip, data.num_classes)
         return Trainer(recipe.network, train_set, protocol, self.run.compute)
 
-    def _split(self, data: ImageData, counts: list[int]) -> list[Chunk]:
-        """Split the classes into chunks that fit the memory."""
-        device, width = self.run.compute.device, max(counts)
-        real_KB = mean_weights([min(self.batch_size, count) for count in data.class_counts], self.batch_size).to(device)
-        synthetic_KI = mean_weights(counts, width).to(device)
-        count_K1 = torch.tensor(counts)[:, None]
-        index_KI = torch.where(torch.arange(width) < count_K1, torch.arange(width), 0)
-        index_KI = index_KI + torch.cumsum(count_K1, 0) - count_K1
-        max_classes = self.run.classes_per_chunk or self._max_classes_per_pass(data, width)
-        chunks = []
-        for classes in split_evenly(data.num_classes, max_classes):
-            rows = slice(sum(counts[: classes.start]), sum(counts[: classes.stop]))
-            classes_K = torch.arange(classes.start, classes.stop, device=device)
-            has_padding = min(counts[classes]) < width
-            chunk_index_KI = (index_KI[classes] - rows.start).to(device) if has_padding else None
-            chunks.append(Chunk(classes_K, rows, chunk_index_KI, real_KB[classes], synthetic_KI[classes]))
-        return chunks
-
     def _max_classes_per_pass(self, data: ImageData, ipc: int) -> int:
         """Return how many classes fit the memory.
 
@@ -194,30 +170,41 @@ class GradientMatching:
         )
         return num_classes_that_fit(memory, compute, self.run.memory_limit)
 
-    def prepare(self) -> Callable[[int], None]:
+    def make_step(self) -> Callable[[int], None]:
         """Return the step of the loop, captured if possible; called once the state is restored."""
-        match = self.match
-        if not self.networks.on_host:
+        match, (outer_steps, inner_epochs) = self.match, self.recipe.loops
+        if self.networks.on_host:
+            self._prepare_network(int(self.clock) // outer_steps * outer_steps)  # a resumed run has its weights already
+        else:
             match = capture_step(self.match, self.match_state, self.run.compute)
-        outer_steps, inner_epochs = self.recipe.loops
         if outer_steps > 1 and inner_epochs:
             self.trainer.compile_steps()
 
         def step(number: int) -> None:
-            if number % outer_steps == 0:
-                self.sample_network(number)
-            match()
-            if (number + 1) % outer_steps:  # the network is not used after its last match
-                first_epoch = self.clock * inner_epochs  # on the device, so that the host need not wait
-                for epoch in range(inner_epochs):
-                    self.trainer.train_epoch(self.keys["order"], first_epoch + epoch)
+            with self.networks.user_code(number):
+                if number % outer_steps == 0:
+                    self.sample_network(number)
+                match()
+                if (number + 1) % outer_steps:  # the network is not used after its last match
+                    first_epoch = self.clock * inner_epochs  # on the device, so that the host need not wait
+                    for epoch in range(inner_epochs):
+                        self.trainer.train_epoch(self.keys["order"], first_epoch + epoch)
 
         return step
 
     def sample_network(self, number: int = 0) -> None:
         """Sample a new network for step `number` and those that follow."""
-        self.networks.prepare(number)
+        self._prepare_network(number)
         self.trainer.weights.copy_(self.networks.sample_weights(self.clock))
+
+    @torch.no_grad()
+    def _prepare_network(self, number: int) -> None:
+        """Build a user's network for step `number`, and copy its buffers and frozen parameters."""
+        self.networks.prepare(number)
+        for name, value in self.networks.fixed_tensors(torch.float32).items():
+            for network in (self.network, self.trainer.model.network):
+                path, _, attribute = name.rpartition(".")
+                getattr(network.get_submodule(path), attribute).copy_(value)
 
     def match(self) -> None:
         """Update the images of all classes by one step towards matching gradients."""
@@ -234,21 +221,23 @@ class GradientMatching:
     def gradient(self, images_NCHW: Tensor, chunk: Chunk) -> tuple[Tensor, Tensor]:
         """Return the loss of a chunk and its gradient with respect to the images, under one augmentation per class."""
         weights, dtype = self.trainer.weights, self.dtype
-        index_KB = self.store.choose(self.keys["real"], self.clock, chunk.classes_K, self.batch_size)
+        index_KB = self.store.sample_class_indices(self.keys["real"], self.clock, chunk.classes_K, self.batch_size)
         leaf = images_NCHW.detach().clone().requires_grad_()
-        images_KICHW = leaf.unflatten(0, chunk.synthetic_KI.shape) if chunk.index_KI is None else leaf[chunk.index_KI]
+        images_KICHW = (
+            leaf.unflatten(0, chunk.synthetic_weight_KI.shape) if chunk.index_KI is None else leaf[chunk.index_KI]
+        )
         if self.operations:
-            streams_K = self.store.rows(chunk.classes_K)
+            streams_K = self.store.stream_ids(chunk.classes_K)
             uniform_KU = rng.uniform(self.keys["augment"], self.clock, streams_K, augment.NUM_UNIFORMS)
-            transform = augment.draw(uniform_KU, self.operations, self.data.size)
+            transform = augment.sample_transform(uniform_KU, self.operations, self.data.size)
             real_KBCHW = self.store.take_augmented(index_KB, transform, dtype)
             images_KICHW = augment.apply(transform, images_KICHW)
         else:
-            real_KBCHW = self.store.take(index_KB).to(dtype)
-        real = self.real(weights, self.buffers, real_KBCHW, chunk.classes_K, chunk.real_KB)
+            real_KBCHW = self.store.take_normalized(index_KB).to(dtype)
+        real = self.real(weights, self.buffers, real_KBCHW, chunk.classes_K, chunk.real_weight_KB)
         augmented_KICHW = images_KICHW.detach()
         loss, by_augmented_KICHW = self.synthetic(
-            weights, self.buffers, augmented_KICHW, chunk.classes_K, chunk.synthetic_KI, real
+            weights, self.buffers, augmented_KICHW, chunk.classes_K, chunk.synthetic_weight_KI, real
         )
         (gradient,) = torch.autograd.grad(images_KICHW, leaf, by_augmented_KICHW)
         return loss, gradient
@@ -258,7 +247,7 @@ class GradientMatching:
     ) -> dict[str, Tensor]:
         """Return the gradients of the loss on each class's real images, by parameter name."""
         views = self.trainer.parameters.unflatten(weights_P.detach().requires_grad_(), images_KBCHW.dtype)
-        gradients = class_gradients(self.forward, views | buffers, images_KBCHW, classes_K, weight_KB)
+        gradients = self.class_gradients(self.forward, views | buffers, images_KBCHW, classes_K, weight_KB)
         return {name: gradient.detach() for name, gradient in gradients.items()}
 
     def loss_and_gradient(
@@ -272,9 +261,11 @@ class GradientMatching:
     ) -> tuple[Tensor, Tensor]:
         """Return the sum over classes of the distance from the real gradients, and its gradient by the images."""
         leaf = images_KICHW.detach().requires_grad_()
-        views = self.trainer.parameters.unflatten(weights_P, leaf.dtype)
+        if self.networks.on_host:
+            weights_P = weights_P.detach().requires_grad_()  # for `class_gradients_by_backward`
+        parameters = self.trainer.parameters.unflatten(weights_P, leaf.dtype) | buffers
         with kernels.disable_kernels(blocks_only=True):  # the block kernels have no second derivative
-            gradients = class_gradients(self.forward, views | buffers, leaf, classes_K, weight_KI, create_graph=True)
+            gradients = self.class_gradients(self.forward, parameters, leaf, classes_K, weight_KI, create_graph=True)
         loss = row_distance(real, gradients).sum()
         (gradient,) = torch.autograd.grad(loss, leaf)
         return loss.detach(), gradient
@@ -291,7 +282,9 @@ class GradientMatching:
             return
         classes_K = torch.arange(len(self.store.counts), device=self.clock.device)
         num = min(NORM_IMAGES, self.store.max_count)
-        images_KSCHW = self.store.take(self.store.choose(self.keys["norm"], self.clock, classes_K, num))
+        images_KSCHW = self.store.take_normalized(
+            self.store.sample_class_indices(self.keys["norm"], self.clock, classes_K, num)
+        )
         images = images_KSCHW[self.norm_index[:, 0], self.norm_index[:, 1]]
         self.network.train()
         views = self.trainer.parameters.unflatten(self.trainer.weights, images.dtype)

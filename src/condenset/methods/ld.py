@@ -25,7 +25,6 @@ from condenset.data.class_store import ClassStore
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
 from condenset.engine import rng
-from condenset.engine.cuda_graph import capture_step
 from condenset.engine.memory import images_per_pass
 from condenset.errors import check
 from condenset.methods.common import (
@@ -38,9 +37,9 @@ from condenset.methods.common import (
     record_loss,
     remove_padding,
 )
-from condenset.methods.recipe import Recipe, check_learning_fields
+from condenset.methods.recipe import TINY_NETWORK, Recipe, check_learning_fields
 from condenset.methods.registry import Method
-from condenset.methods.samplers import build_on_meta, make_forward, sample_new_networks
+from condenset.methods.samplers import build_on_meta, make_forward, make_loop_step, sample_new_networks
 from condenset.runs.context import RunContext
 from condenset.runs.loop import run_loop
 from condenset.training.protocol import DIGITS, DIGITS_NETWORK
@@ -52,6 +51,8 @@ INITIAL_SHARE = 0.9  # of the image's own class in its initial label
 @dataclass(frozen=True, kw_only=True)
 class LDRecipe(Recipe):
     """Settings of label distillation.
+
+    `ipc` and `allow_fewer` are those of `Recipe`.
 
     Attributes:
         network: Spec of the network whose random initialisations give the features.
@@ -81,7 +82,7 @@ def condense(data: ImageData, recipe: LDRecipe, run: RunContext) -> CondensedSet
     counts = images_per_class(data, recipe)
     run.compute.reset_peak_memory()
     problem = LabelDistillation(data, recipe, run, counts)
-    seconds = run_loop(run, problem.state, recipe.iterations, problem.prepare, f"ld, {recipe.ipc} per class")
+    seconds = run_loop(run, problem.state, recipe.iterations, problem.make_step, f"ld, {recipe.ipc} per class")
     labels_NK = soften_labels(problem.logits_NK, recipe.softness)
     return build_condensed_set(problem.images_NCHW, labels_NK, data, recipe, run, seconds)
 
@@ -162,22 +163,17 @@ class LabelDistillation:
         """Everything that changes from one iteration to the next."""
         return {"logits": self.logits_NK, "moments": self.moments, "losses": self.losses, "clock": self.clock}
 
-    def prepare(self) -> Callable[[int], None]:
+    def make_step(self) -> Callable[[int], None]:
         """Return the step of the loop, captured if possible; called once the state is restored."""
-        if self.networks.on_host:
-            return self._step_on_host
-        step = capture_step(self.step, list(self.state.values()), self.run.compute)
-        return lambda iteration: step()
-
-    def _step_on_host(self, iteration: int) -> None:
-        self.networks.prepare(iteration)
-        self.step()
+        return make_loop_step(self.step, self.state, self.networks, self.run.compute)
 
     def step(self) -> None:
         """Run one iteration: sample a network, fit the regression to its features, update the logits by Adam."""
         network = self.networks.sample(self.clock, self.dtype)
-        index_B = self.store.choose_any(self.real_key, self.clock, self.recipe.batch_size)
-        set_NF, real_BF = (self._embed(network, images) for images in (self.images_NCHW, self.store.take(index_B)))
+        index_B = self.store.sample_indices(self.real_key, self.clock, self.recipe.batch_size)
+        set_NF, real_BF = (
+            self._embed(network, images) for images in (self.images_NCHW, self.store.take_normalized(index_B))
+        )
         leaf = self.logits_NK.detach().clone().requires_grad_()
         loss = self.loss(set_NF, leaf, real_BF, self.store.labels_N[index_B])
         (gradient,) = torch.autograd.grad(loss, leaf)
@@ -206,6 +202,6 @@ METHOD = Method(
     condense=condense,
     summary="Label distillation: keep random real images and learn their soft labels.",
     presets=presets,
-    tiny={"network": "convnet(width=16, depth=2)", "iterations": 5, "batch_size": 32},
+    tiny={"network": TINY_NETWORK, "iterations": 5, "batch_size": 32},
     has_soft_labels=True,
 )

@@ -19,7 +19,7 @@ from condenset.runs.context import RunContext
 
 @dataclass(frozen=True, kw_only=True)
 class RandomRecipe(Recipe):
-    """Settings of random selection."""
+    """Settings of random selection: `ipc` and `allow_fewer` (see `Recipe`)."""
 
 
 def condense(data: ImageData, recipe: RandomRecipe, run: RunContext) -> CondensedSet:
@@ -29,7 +29,9 @@ def condense(data: ImageData, recipe: RandomRecipe, run: RunContext) -> Condense
     run.compute.reset_peak_memory()
     store = ClassStore(data, torch.device("cpu"))
     classes_K = torch.arange(data.num_classes)
-    images_KICHW = store.take(store.choose(make_key(run.seed, "init"), 0, classes_K, max(counts)))
+    images_KICHW = store.take_normalized(
+        store.sample_class_indices(make_key(run.seed, "init"), 0, classes_K, max(counts))
+    )
     images_NCHW = remove_padding(images_KICHW, counts)
     seconds = time.monotonic() - start
     return build_condensed_set(images_NCHW, class_labels(counts), data, recipe, run, seconds)

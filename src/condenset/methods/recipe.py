@@ -1,4 +1,4 @@
-"""Define what recipes have in common: the fields that every method or a family of methods takes."""
+"""Base classes of recipes: the fields of all methods, and of families of methods."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from condenset.config import check_bool_fields, check_int_fields, check_momentum
 from condenset.errors import check_choice, check_int
 
 INITS = ("real", "noise")
-# Gradient matching, images per class: (outer_steps, inner_epochs), as published
+TINY_NETWORK = "convnet(width=16, depth=2)"  # for runs of seconds
+# Published values of gradient matching: images per class: (outer_steps, inner_epochs)
 LOOPS = {1: (1, 1), 10: (10, 50), 20: (20, 25), 30: (30, 20), 40: (40, 15), 50: (50, 10)}
 
 
@@ -45,7 +46,7 @@ def check_learning_fields(recipe: Recipe) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class MatchingRecipe(Recipe):
-    """Settings of methods that match real and synthetic images in the view of networks.
+    """Settings of methods that match what networks compute from real and from synthetic images.
 
     Attributes:
         network: Spec of the network.
@@ -63,14 +64,14 @@ class MatchingRecipe(Recipe):
     momentum: float = 0.5
     batch_size: int = 256
     init: str = "real"
-    augment: str = augment.STRATEGY
+    augment: str = augment.DEFAULT_STRATEGY
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_learning_fields(self)
         check_momentum_field(self)
         check_choice("init", self.init, INITS)
-        augment.parse(self.augment)
+        augment.parse_strategy(self.augment)
 
     @property
     def image_steps(self) -> int:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from condenset.engine.device import ComputeDevice
     from condenset.runs.context import RunContext
 
-SMALL_ITERATIONS = 2_000  # of methods that do not say otherwise, at the experiment scale `small`
+SMALL_ITERATIONS = 2_000  # default number of iterations at the experiment scale `small`
 
 
 def _no_presets(ipc: int, dataset: str, size: int) -> dict[str, Any]:
@@ -37,6 +37,8 @@ def _no_check(data: ImageData, recipe: Any, compute: ComputeDevice, memory_limit
 class Method:
     """A way to condense a dataset. Registering one makes it available everywhere: API, command line, charts, tests.
 
+    Only the first four fields are required.
+
     Attributes:
         name: The name that users give, a Python identifier.
         recipe: The class of its settings. No other method may have the same class.
@@ -48,12 +50,13 @@ class Method:
         small_iterations: Iterations at the experiment scale `small`: `recipe -> int`.
         check: Raise a `UserError` before the run if it cannot succeed: `(data, recipe, compute, memory_limit)`.
         condense_sizes: Make sets of several sizes at once: `(data, recipes, run) -> sets`.
-        can_share: Tell whether two recipes can be condensed at once by `condense_sizes`.
-        num_that_fit: Return how many of the recipes fit the memory at once: `(data, recipes, run) -> int`.
-        is_coreset: The method selects real images instead of learning synthetic ones.
-        has_soft_labels: The set has a distribution over classes as the label of each image.
-        supports_snapshots: The run can store the set as it is after given iterations.
-        network_fits_evaluation: The recipe's network is suitable for scoring sets of other methods too.
+        can_share: Return whether `condense_sizes` can make the sets of two recipes at once: `(recipe, other) -> bool`.
+        num_that_fit: Return how many of the recipes, counted from the first, fit the memory at once:
+            `(data, recipes, run) -> int`.
+        is_coreset: Whether the method selects real images instead of learning synthetic ones.
+        has_soft_labels: Whether the label of an image is a distribution over the classes.
+        supports_snapshots: Whether a run can save the set as it is after certain iterations.
+        network_fits_evaluation: Whether the recipe's network can score the sets of other methods too.
     """
 
     name: str
@@ -74,16 +77,56 @@ class Method:
     network_fits_evaluation: bool = True
 
 
-METHODS: Registry[Method] = Registry("method", Method, "condenset.methods")
+class MethodRegistry(Registry[Method]):
+    """Methods by name. A recipe identifies its method, so every method has its own recipe class."""
+
+    def register(self, item: Method) -> Method:
+        """Add a method and return it; see `register_method`."""
+        for other in self._items.values():
+            if isinstance(item, Method) and item.recipe is other.recipe and item.name != other.name:
+                rule = f"the method {item.name!r} must have its own recipe class"
+                raise UserError(f"{rule}, but got {item.recipe.__name__} of {other.name!r}: define a subclass")
+        return super().register(item)
+
+
+METHODS = MethodRegistry("method", Method, "condenset.methods")
 
 
 def register_method(method: Method) -> Method:
-    """Add a method to the registry and return it."""
+    """Register a method, so that its name is valid everywhere, and return it.
+
+    Args:
+        method: The method. Its name and its recipe class must not belong to another method.
+
+    Raises:
+        UserError: If the name is not a Python identifier, or name or recipe class belong to another method.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> import condenset as cs
+        >>> from condenset.methods import Method, random
+        >>> @dataclass(frozen=True, kw_only=True)
+        ... class CopyRecipe(cs.Recipe):
+        ...     "Settings of the method."
+        >>> def condense(data, recipe, run):
+        ...     return random.condense(data, recipe, run)
+        >>> method = Method(name="copy", recipe=CopyRecipe, condense=condense, summary="Copy the method random.")
+        >>> cs.register_method(method).name
+        'copy'
+        >>> digits = cs.load("digits", verbose=False)
+        >>> len(cs.condense(digits.train, "copy", ipc=2, verbose=False))
+        20
+        >>> cs.METHODS.unregister("copy")
+    """
     return METHODS.register(method)
 
 
 def method_of(recipe: Recipe) -> Method:
-    """Return the method that a recipe belongs to."""
+    """Return the method that a recipe belongs to.
+
+    Raises:
+        UserError: If no registered method has this class of recipes.
+    """
     for method in METHODS.values():
         if type(recipe) is method.recipe:
             return method
@@ -91,14 +134,14 @@ def method_of(recipe: Recipe) -> Method:
 
 
 def make_recipe(method: str, *, ipc: int, name: str, size: int, **fields: Any) -> Recipe:
-    """Build a recipe: the defaults of the method, its presets for the dataset, then the given fields.
+    """Build a recipe: the defaults of the method, its presets for the dataset, then these fields.
 
     Args:
         method: Name of the method.
         ipc: Images per class.
         name: Name of the dataset, which presets depend on.
         size: Image size in pixels.
-        fields: Fields of the recipe.
+        fields: Fields of the recipe. They override the presets.
     """
     entry = METHODS.lookup(method)
     checked = Recipe(ipc=ipc).ipc  # presets depend on it

@@ -1,12 +1,13 @@
-"""Network samplers: where the network of an iteration comes from.
+"""Network samplers: draw the network of each iteration, and run the step that uses it.
 
 Shapes: P parameters of a network, G networks of a pool.
 """
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -15,16 +16,17 @@ from condenset import networks
 from condenset.data.image_data import ImageData
 from condenset.engine import rng
 from condenset.engine.compile import Forward, functional_forward, with_autocast
+from condenset.engine.cuda_graph import capture_step
 from condenset.engine.device import ComputeDevice
 from condenset.networks import FlatParameters
 
 
 class NetworkSampler(ABC):
-    """Samples the parameters of one network per iteration.
+    """Sample the parameters of one network per iteration.
 
     Attributes:
         parameters: The layout of the parameters.
-        on_host: `prepare` must run before every step, so the step cannot be captured.
+        on_host: Whether `prepare` must run on the host before every step, which then cannot be captured.
     """
 
     parameters: FlatParameters
@@ -32,6 +34,15 @@ class NetworkSampler(ABC):
 
     def prepare(self, iteration: int) -> None:  # noqa: B027
         """Do the work of an iteration that cannot run on the device."""
+
+    @contextlib.contextmanager
+    def user_code(self, iteration: int) -> Iterator[None]:
+        """Run the code of a user's network in this iteration. Built-in networks need no protection."""
+        yield
+
+    def fixed_tensors(self, dtype: torch.dtype) -> dict[str, Tensor]:
+        """Return the buffers and frozen parameters of a user's network of this iteration, by name."""
+        return {}
 
     @abstractmethod
     def sample_weights(self, clock: Tensor) -> Tensor:
@@ -42,8 +53,8 @@ class NetworkSampler(ABC):
         return self.unflatten(self.sample_weights(clock), dtype)
 
     def unflatten(self, weights_P: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:
-        """Return parameters by name, for `torch.func.functional_call`."""
-        return self.parameters.unflatten(weights_P, dtype)
+        """Return parameters and fixed tensors by name, for `torch.func.functional_call`."""
+        return self.parameters.unflatten(weights_P, dtype) | self.fixed_tensors(dtype)
 
 
 class NoNetworks(NetworkSampler):
@@ -57,14 +68,17 @@ class NoNetworks(NetworkSampler):
 
 
 class RandomNetworks(NetworkSampler):
-    """Sample a newly initialised network in every iteration, as Algorithm 1 does."""
+    """Sample a newly initialised network in every iteration, as Algorithm 1 does; with `fixed`, always the first."""
 
-    def __init__(self, network: nn.Module, seed: int, device: torch.device, *, xavier: bool = False) -> None:
-        self.parameters = FlatParameters(network, device, xavier=xavier)
+    def __init__(
+        self, network: nn.Module, seed: int, device: torch.device, *, xavier: bool = False, fixed: bool = False
+    ) -> None:
+        self.parameters, self.fixed = FlatParameters(network, device, xavier=xavier), fixed
         self.key = rng.make_key(seed, "network", device=device)
 
     def sample_weights(self, clock: Tensor) -> Tensor:
-        return self.parameters.initialize(rng.flat_uniform(self.key, clock, self.parameters.num))
+        step = torch.zeros_like(clock) if self.fixed else clock
+        return self.parameters.initialize(rng.flat_uniform(self.key, step, self.parameters.num))
 
 
 class PoolNetworks(NetworkSampler):
@@ -82,30 +96,49 @@ class BuiltNetworks(NetworkSampler):
     """Build a new network in every iteration, for users' networks, which initialise themselves.
 
     The initialisation may be any Python code, so it runs on the host before the step.
+
+    Args:
+        spec: The network.
+        build: Build the network, given the seed of its initialisation.
+        seed: The seed of the run.
+        device: The device of the parameters.
+        fixed: Use one network in all iterations: the one that a `Model` initialises for this seed without tags.
     """
 
     on_host = True
 
-    def __init__(self, build: Callable[[int], nn.Module], seed: int, device: torch.device) -> None:
-        self.build, self.seed = build, seed
+    def __init__(
+        self, spec: str, build: Callable[[int], nn.Module], seed: int, device: torch.device, *, fixed: bool = False
+    ) -> None:
+        self.spec, self.build, self.seed, self.fixed = spec, build, seed, fixed
         self.network = build(0)
         self.parameters = FlatParameters(self.network, device, as_built=True)
         self.weights_P = torch.zeros(self.parameters.num, device=device)
 
     def prepare(self, iteration: int) -> None:
-        self.network = self.build(int(rng.make_key(self.seed, "network", iteration)[0]))
+        tags = ("builder",) if self.fixed else ("network", iteration)
+        self.network = self.build(int(rng.make_key(self.seed, *tags)[0]))
         self.weights_P.copy_(networks.flatten_parameters(self.network))
+
+    @contextlib.contextmanager
+    def user_code(self, iteration: int) -> Iterator[None]:
+        """Run the code under global generators seeded for this iteration. Its errors become one line."""
+        seed = int(rng.make_key(self.seed, "user code", iteration)[0])
+        with networks.wrap_user_errors(self.spec), networks.seed_global_rng(seed, self.weights_P.device):
+            yield
 
     def sample_weights(self, clock: Tensor) -> Tensor:
         return self.weights_P
 
-    def unflatten(self, weights_P: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:
-        fixed = networks.fixed_tensors(self.network, weights_P.device, dtype)  # buffers and frozen parameters
-        return super().unflatten(weights_P, dtype) | fixed
+    def fixed_tensors(self, dtype: torch.dtype) -> dict[str, Tensor]:
+        return networks.fixed_tensors(self.network, self.weights_P.device, dtype)
 
 
 def build_network(spec: str, data: ImageData, *, seed: int = 0, embedding: bool = False) -> nn.Module:
-    """Build a network for the images of a dataset, with batch norm that uses the statistics of its batch.
+    """Build a network for the images of a dataset, in evaluation mode.
+
+    Batch norm uses the statistics of its batch. Dropout is off: a method that computes a pass twice, or in chunks, must
+    get the same result.
 
     Args:
         spec: The network.
@@ -114,7 +147,7 @@ def build_network(spec: str, data: ImageData, *, seed: int = 0, embedding: bool 
         embedding: Remove the classifier, so that the network returns its embedding.
     """
     network = networks.build(spec, channels=data.channels, size=data.size, num_classes=data.num_classes, seed=seed)
-    network = networks.use_batch_statistics(network)
+    network = networks.use_batch_statistics(network).eval()
     return networks.to_embedding(network) if embedding else network
 
 
@@ -125,16 +158,57 @@ def build_on_meta(spec: str, data: ImageData, *, embedding: bool = False) -> nn.
 
 
 def sample_new_networks(
-    spec: str, data: ImageData, seed: int, compute: ComputeDevice, *, embedding: bool = False, xavier: bool = False
+    spec: str,
+    data: ImageData,
+    seed: int,
+    compute: ComputeDevice,
+    *,
+    embedding: bool = False,
+    xavier: bool = False,
+    fixed: bool = False,
 ) -> NetworkSampler:
-    """Return a sampler of newly initialised networks; see `build_network` and `FlatParameters` for the arguments."""
+    """Return a sampler of newly initialised networks.
+
+    Args:
+        spec: The network.
+        data: The dataset, which determines image size and classes.
+        seed: The seed of the run.
+        compute: The device.
+        embedding: Remove the classifier.
+        xavier: Initialise networks without norms by Xavier's rule. A user's network initialises itself.
+        fixed: Use one network in all iterations.
+    """
     if networks.has_default_init(spec):
-        return RandomNetworks(build_on_meta(spec, data, embedding=embedding), seed, compute.device, xavier=xavier)
+        network = build_on_meta(spec, data, embedding=embedding)
+        return RandomNetworks(network, seed, compute.device, xavier=xavier, fixed=fixed)
 
     def build(network_seed: int) -> nn.Module:
         return build_network(spec, data, seed=network_seed, embedding=embedding)
 
-    return BuiltNetworks(build, seed, compute.device)
+    return BuiltNetworks(spec, build, seed, compute.device, fixed=fixed)
+
+
+def make_loop_step(
+    step: Callable[[], None], state: Mapping[str, Tensor], sampler: NetworkSampler, compute: ComputeDevice
+) -> Callable[[int], None]:
+    """Return the step that `run_loop` calls with the number of the iteration, captured if possible.
+
+    Args:
+        step: Run the iteration that the clock shows.
+        state: All tensors that the step changes, already restored from the checkpoint.
+        sampler: The sampler of the step's networks. If it works on the host, the step cannot be captured.
+        compute: Device and precision.
+    """
+    if not sampler.on_host:
+        captured = capture_step(step, list(state.values()), compute)
+        return lambda iteration: captured()
+
+    def step_on_host(iteration: int) -> None:
+        with sampler.user_code(iteration):
+            sampler.prepare(iteration)
+            step()
+
+    return step_on_host
 
 
 def make_forward(network: nn.Module, sampler: NetworkSampler, compute: ComputeDevice) -> tuple[Forward, torch.dtype]:

@@ -1,4 +1,4 @@
-"""Build networks from specs, and check what the code of users builds."""
+"""Build networks from specs, and check the networks that users' builders return."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from condenset.networks.parameters import contains_batch_norm, initialize
 from condenset.networks.registry import find_architecture, has_default_init
 from condenset.networks.spec import Architecture
 
-SIZES = (32, 64, 256, 1024, 4096)  # image sizes to inspect an architecture with, from the most common
+PROBE_SIZES = (32, 64, 256, 1024, 4096)  # image sizes to build a network for, to look for batch norm in it
 
 
 def build(spec: str, *, channels: int, size: int, num_classes: int, seed: int = 0) -> nn.Module:
@@ -27,7 +27,7 @@ def build(spec: str, *, channels: int, size: int, num_classes: int, seed: int = 
     if not architecture.default_init:
         with wrap_user_errors(spec), torch.device("cpu"), seed_global_rng(seed, torch.device("cpu")):
             network = architecture(channels=channels, size=size, num_classes=num_classes, **options)
-            _check_network(network, channels, size, num_classes)
+            _check_built_network(network, channels, size, num_classes)
         return network.to(device)
     with torch.device("meta"):  # so that the constructors do not use the global generator
         network = architecture(channels=channels, size=size, num_classes=num_classes, **options)
@@ -38,7 +38,7 @@ def build(spec: str, *, channels: int, size: int, num_classes: int, seed: int = 
     return initialize(network.to_empty(device=device), uniform_P.to(device))
 
 
-def _check_network(network: object, channels: int, size: int, num_classes: int) -> None:
+def _check_built_network(network: object, channels: int, size: int, num_classes: int) -> None:
     """Check that a user's network is a module that computes logits and has float32 parameters to train."""
     check(isinstance(network, nn.Module), "a builder must return an nn.Module", type(network).__name__)
     assert isinstance(network, nn.Module)
@@ -89,18 +89,18 @@ def uses_batch_norm(network: str | nn.Module) -> bool:
     if isinstance(network, nn.Module):
         return contains_batch_norm(network)
     architecture, options = find_architecture(network)
-    architecture.resolve(options, SIZES[0])  # the options are checked before they become a key of the cache
+    architecture.resolve(options, PROBE_SIZES[0])  # a spec that becomes a key of the cache must be valid
     return _spec_uses_batch_norm(architecture, network)
 
 
 @functools.lru_cache(maxsize=64)
 def _spec_uses_batch_norm(architecture: Architecture, spec: str) -> bool:
     """Build the network for the first image size that it accepts, and look for batch norm in it."""
-    for size in SIZES:
+    for size in PROBE_SIZES:
         with contextlib.suppress(UserError), torch.device("meta"):
             return contains_batch_norm(build(spec, channels=3, size=size, num_classes=10))
     with torch.device("meta"):
-        return contains_batch_norm(build(spec, channels=3, size=SIZES[0], num_classes=10))
+        return contains_batch_norm(build(spec, channels=3, size=PROBE_SIZES[0], num_classes=10))
 
 
 def display_name(spec: str) -> str:

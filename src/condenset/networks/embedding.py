@@ -17,7 +17,7 @@ def to_embedding(network: nn.Module) -> nn.Module:
     - For any other module with an `embed` method, the embedding is the result of that method.
     - Otherwise it is the input of the linear layer that runs last.
 
-    Other modules than `Network` are put into evaluation mode, so that dropout does not depend on a global generator.
+    Modules other than `Network` are put into evaluation mode, so that dropout does not depend on a global generator.
     """
     if isinstance(network, Network):
         network.classifier = nn.Identity()  # type: ignore[assignment]

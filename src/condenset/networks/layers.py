@@ -32,7 +32,7 @@ class AveragePool(nn.AvgPool2d):
 @functools.cache
 def _pooling_matrix(width: int, dtype: torch.dtype) -> Tensor:
     """Return the (2 * width, width // 2) matrix that maps two rows of a map to the means of their 2x2 squares."""
-    with torch.inference_mode(False):  # the cached matrix may be needed with gradients later
+    with torch.inference_mode(False):  # gradients cannot pass through a matrix from inference mode
         square = torch.eye(width // 2, dtype=dtype, device="cpu") / 4
         return square.repeat_interleave(2, dim=0).repeat(2, 1)
 
@@ -65,7 +65,8 @@ class Block(nn.Module):
         conv_size: Side of the convolution's output.
         size: Side of the block's output.
         has_kernel: Whether a fused kernel exists for this combination of layers.
-        is_first: Whether the fused kernel also computes the convolution, which is possible for blocks on images.
+        fuses_convolution: Whether the fused kernel also computes the convolution, as it can for blocks with 1
+            or 3 input channels.
     """
 
     def __init__(
@@ -90,7 +91,9 @@ class Block(nn.Module):
         self.conv_size = size
         self.size = size if pooling == "none" else size // 2
         self.has_kernel = norm in ("instance", "batch") and (activation, pooling) == ("relu", "average")
-        self.is_first = kernel == 3 and in_channels in (1, 3) and out_channels <= MAX_CHANNELS and size % 2 == 0
+        self.fuses_convolution = (
+            kernel == 3 and in_channels in (1, 3) and out_channels <= MAX_CHANNELS and size % 2 == 0
+        )
 
     def forward(self, maps: Tensor) -> Tensor:
         """Map (N, in_channels, H, W) to (N, out_channels, self.size, self.size)."""
@@ -111,7 +114,7 @@ class Block(nn.Module):
         conv, norm = self.conv, self.norm
         assert isinstance(norm, nn.GroupNorm | nn.BatchNorm2d)
         batch_norm = isinstance(norm, nn.BatchNorm2d)
-        if self.is_first:
+        if self.fuses_convolution:
             weight, padding = kernels.copy_filters_per_class(conv.weight), int(conv.padding[0])
             out, means, rstds = conv_norm_relu_pool(
                 maps, weight, norm.weight, norm.bias, padding, batch_norm=batch_norm
@@ -130,7 +133,7 @@ class Block(nn.Module):
         assert isinstance(norm, nn.BatchNorm2d) and norm.running_mean is not None and norm.running_var is not None
         assert conv.bias is not None
         mean, rstd = norm.running_mean - conv.bias.float(), (norm.running_var + norm.eps).rsqrt()
-        if self.is_first:
+        if self.fuses_convolution:
             padding = int(conv.padding[0])
             return conv_norm_relu_pool_eval(maps, conv.weight, norm.weight, norm.bias, padding, mean, rstd)
         maps = F.conv2d(maps.contiguous(memory_format=torch.channels_last), conv.weight, padding=conv.padding)

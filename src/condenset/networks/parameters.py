@@ -1,4 +1,4 @@
-"""All parameters of a network as one flat vector, which is sampled, trained and cast at once."""
+"""Store all parameters of a network in one vector, to initialise, train and cast them at once."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm  # BatchNorm1d, 2d, 3d and SyncBatchNorm
+from torch.nn.modules.batchnorm import _BatchNorm
 
 Module = TypeVar("Module", bound=nn.Module)
 
+BatchNorm = _BatchNorm  # the base class of BatchNorm1d, 2d, 3d and SyncBatchNorm
 NORM_LAYERS = BatchNorm | nn.LayerNorm | nn.GroupNorm
 
 
@@ -78,8 +79,7 @@ class FlatParameters:
         self._spans = (2 * bounds).repeat_interleave(repeats).to(device)
         if as_built and not any(parameter.is_meta for parameter in network.parameters()):
             self._lows = flatten_parameters(network).to(device)
-        # Batch norm stays in float32, like its running statistics.
-        norms = {name for name, module in network.named_modules() if isinstance(module, BatchNorm)}
+        norms = _batch_norm_names(network)
         self._float32_names = {spec.name for spec in self.specs if spec.name.rpartition(".")[0] in norms}
 
     def initialize(self, uniform_P: Tensor) -> Tensor:
@@ -103,8 +103,13 @@ class FlatParameters:
 
 
 def _memory_format(parameter: Tensor) -> torch.memory_format:
-    is_filter = parameter.ndim == 4 and parameter.shape[1] > 4  # the filters of images have their own kernel
+    is_filter = parameter.ndim == 4 and parameter.shape[1] > 4  # filters for images have another kernel
     return torch.channels_last if is_filter else torch.contiguous_format
+
+
+def _batch_norm_names(network: nn.Module) -> set[str]:
+    """Return the names of the batch norms, whose tensors stay in float32 in any precision."""
+    return {name for name, module in network.named_modules() if isinstance(module, BatchNorm)}
 
 
 def _trainable(network: nn.Module) -> dict[str, Tensor]:
@@ -121,7 +126,7 @@ def fixed_tensors(network: nn.Module, device: torch.device, dtype: torch.dtype) 
 
     Floating-point tensors are cast to the dtype to compute with, except those of batch norm.
     """
-    norms = {name for name, module in network.named_modules() if isinstance(module, BatchNorm)}
+    norms = _batch_norm_names(network)
     frozen = {name: value.detach() for name, value in network.named_parameters() if not value.requires_grad}
     return {
         name: value.to(device, dtype if value.is_floating_point() and name.rpartition(".")[0] not in norms else None)

@@ -1,4 +1,4 @@
-"""The registry of networks, and the network builders of this process."""
+"""The registry of networks, and the builders that users pass as networks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Architectures = Sequence[str | NetworkBuilder] | Mapping[str, str | NetworkBuild
 NETWORKS: Registry[Architecture] = Registry("network", Architecture, "condenset.networks")
 """Architectures by name."""
 
-_builders: dict[str, tuple[NetworkBuilder, Architecture]] = {}  # by spec; they last as long as the process
+_builders: dict[str, tuple[NetworkBuilder, Architecture]] = {}  # by spec, for the rest of the process
 
 
 class NetworkRow(NamedTuple):
@@ -32,7 +32,16 @@ class NetworkRow(NamedTuple):
 
 
 def register_network(architecture: Architecture) -> Architecture:
-    """Register an architecture, so that its name is a valid network everywhere, and return it.
+    """Add an architecture to the registry, so that its name is a valid network in Python and on the command line.
+
+    Args:
+        architecture: The architecture, with the function that builds its networks.
+
+    Returns:
+        The same object.
+
+    Raises:
+        UserError: The name is not a Python identifier or belongs to another architecture.
 
     Example:
         >>> import condenset as cs
@@ -49,14 +58,14 @@ def register_network(architecture: Architecture) -> Architecture:
 
 
 def as_spec(network: str | NetworkBuilder, *, name: str | None = None) -> str:
-    """Return the spec of a network, which all other functions take.
+    """Return the spec of a network, which all other functions accept.
 
     A builder `(channels, size, num_classes) -> nn.Module` is made available under its name for the rest of this
     process. A later builder of the same name replaces it.
 
     Args:
         network: A spec, which is returned unchanged, or a builder.
-        name: The name of a builder. Default: its `__name__`.
+        name: The name of a builder; by default its `__name__`.
     """
     check_network(network)
     if isinstance(network, str):
@@ -71,18 +80,19 @@ def as_spec(network: str | NetworkBuilder, *, name: str | None = None) -> str:
 
 def check_network(network: object) -> None:
     """Raise a UserError unless this is a spec string or a builder."""
-    is_built = isinstance(network, nn.Module)
-    if is_built or not (isinstance(network, str) or callable(network)):
-        rule = "a network must be a spec or a builder, called as builder(channels, size, num_classes)"
-        raise UserError(f"{rule}, but got {'a network that is already built: ' * is_built}{describe_value(network)}")
+    rule = "a network must be a spec or a builder, called as builder(channels, size, num_classes)"
+    if isinstance(network, nn.Module):
+        raise UserError(f"{rule}, but got a network that is already built: {describe_value(network)}")
+    if not (isinstance(network, str) or callable(network)):
+        raise UserError(f"{rule}, but got {describe_value(network)}")
 
 
 def builder_name(builder: NetworkBuilder) -> str:
     """Return the `__name__` of a builder; refuse lambdas, partials and other objects without a name."""
     name = getattr(builder, "__name__", "")
     if not name or name == "<lambda>":
-        way_out = "define it with `def`, or give cs.rank a mapping {name: builder}"
-        raise UserError(f"a builder must have a name, but got {name or type(builder).__name__}: {way_out}")
+        hint = "define it with `def`, or give cs.rank a mapping {name: builder}"
+        raise UserError(f"a builder must have a name, but got {name or type(builder).__name__}: {hint}")
     return str(name)
 
 

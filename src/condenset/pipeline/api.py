@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any, Unpack
 
 import torch
 
@@ -14,56 +14,16 @@ from condenset.data.image_data import ImageData, check_image_data
 from condenset.engine.device import ComputeDevice
 from condenset.errors import check
 from condenset.io.bytesize import parse_bytes
-from condenset.io.progress import NullProgress, ProgressBar
+from condenset.io.progress import make_progress
 from condenset.methods import Recipe, make_recipe, method_of
-from condenset.networks import NetworkBuilder
+from condenset.methods.options import RecipeOptions
 from condenset.pipeline.execute import load_or_condense
 from condenset.runs.context import RunContext
 from condenset.runs.directory import open_work_directory
 from condenset.training.evaluation import protocol_for, score_set
+from condenset.training.options import ProtocolOptions
 from condenset.training.protocol import Protocol
 from condenset.training.scores import Scores
-
-
-class RecipeOptions(TypedDict, total=False):
-    """Fields of the built-in recipes, as keywords of `condense`; each method takes those that its recipe has."""
-
-    allow_fewer: bool
-    augment: str
-    bandwidth: float
-    batch_size: int
-    epochs: int
-    fixed_network: bool
-    group: str
-    init: str
-    inner_epochs: int | None
-    iterations: int
-    kernel: str
-    lr: float
-    momentum: float
-    network: str | NetworkBuilder
-    network_lr: float
-    outer_steps: int | None
-    pool: str | os.PathLike[str]
-    ridge: float
-    softness: float
-    step_size: float
-    steps: int
-
-
-class ProtocolOptions(TypedDict, total=False):
-    """Fields of a protocol, as keywords of `evaluate`."""
-
-    augment: str
-    batch_size: int
-    epochs: int
-    learned_steps: bool
-    lr: float
-    momentum: float
-    network: str | NetworkBuilder
-    num_networks: int
-    steps: int | None
-    weight_decay: float
 
 
 def condense(
@@ -88,10 +48,12 @@ def condense(
         seed: The same seed gives the same set.
         device: "cpu", "cuda" or "mps". Default: the fastest one available.
         precision: "float32" or "bfloat16". Default: bfloat16 on GPUs that support it.
-        memory_limit: Bytes, or text such as "4GiB". Fewer classes are processed at once; the result stays the same.
+        memory_limit: Bytes, or text such as "4GiB". With a lower limit, fewer classes are processed at once. The
+            result stays the same.
         directory: Store checkpoints and the set here. Called again with the same arguments, `condense` continues.
         verbose: Show progress.
-        **options: Fields of the method's recipe. They replace the paper's settings for the dataset. `network` is a
+        **options: Fields of the method's recipe, such as `iterations` and `lr` (`help(cs.DMRecipe)` for those of
+            dm; `condenset methods` lists all). They replace the paper's settings for the dataset. `network` is a
             spec such as "convnet(width=64)", or a builder `(channels, size, num_classes) -> torch.nn.Module`. The
             embedding of your own module is what its `embed` method returns or, without one, the input of its last
             `nn.Linear`.
@@ -113,12 +75,14 @@ def condense(
         check(ipc is None and not options, "a recipe must come without other settings", sorted(options) or "ipc")
         recipe = method
     else:
-        recipe = make_recipe(method, ipc=10 if ipc is None else ipc, name=data.name, size=data.size, **_specs(options))
+        recipe = make_recipe(
+            method, ipc=10 if ipc is None else ipc, name=data.name, size=data.size, **_with_network_spec(options)
+        )
     run = RunContext(
         seed=seed,
         compute=ComputeDevice.select(device, precision),
         memory_limit=None if memory_limit is None else parse_bytes(memory_limit),
-        progress=ProgressBar() if verbose else NullProgress(),
+        progress=make_progress(verbose),
     )
     entry = method_of(recipe)
     if directory is None:
@@ -144,13 +108,13 @@ def evaluate(
     Args:
         train_set: A condensed set, or a whole dataset for comparison.
         test_set: The test images, such as `load("digits").test`.
-        protocol: How networks are trained and how many; or give its fields as keywords.
+        protocol: How many networks are trained, and how. None: built from the keywords.
         seed: The same seed gives the same scores.
         device: "cpu", "cuda" or "mps". Default: the fastest one available.
         precision: "float32" or "bfloat16". Default: bfloat16 on GPUs that support it.
         directory: Store finished networks here. Called again with the same arguments, `evaluate` continues.
         verbose: Show progress.
-        **options: Fields of the protocol. `network` is a spec, or a builder
+        **options: Fields of the protocol (see `help(cs.Protocol)`). `network` is a spec, or a builder
             `(channels, size, num_classes) -> torch.nn.Module`. Default: the network that the set was condensed with.
 
     Returns:
@@ -170,14 +134,14 @@ def evaluate(
     check_train_set(train_set)
     check_image_data("test_set", test_set, "test")
     if protocol is None:
-        protocol = protocol_for(train_set, test_set, **_specs(options))
+        protocol = protocol_for(train_set, test_set, **_with_network_spec(options))
     else:
         check(isinstance(protocol, Protocol), "protocol must be a Protocol", type(protocol).__name__)
         check(not options, "a protocol must come without other settings", sorted(options))
     run = RunContext(
         seed=seed,
         compute=ComputeDevice.select(device, precision),
-        progress=ProgressBar() if verbose else NullProgress(),
+        progress=make_progress(verbose),
     )
     if directory is None:
         return score_set(train_set, test_set, protocol, run)
@@ -185,7 +149,7 @@ def evaluate(
         return score_set(train_set, test_set, protocol, run)
 
 
-def _specs(options: Any) -> dict[str, Any]:
+def _with_network_spec(options: Any) -> dict[str, Any]:
     """Return the options with a network builder replaced by a spec that names it."""
     if "network" not in options:
         return dict(options)

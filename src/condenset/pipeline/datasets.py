@@ -1,4 +1,4 @@
-"""Name the dataset of a run so that the run can be resumed anywhere, and load it again unchanged."""
+"""Store where the dataset of a run is, and load the same data again when the run is resumed."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Protocol
 from condenset import data
 from condenset.data.image_data import Splits
 from condenset.data.memmap import list_memmaps
-from condenset.data.sources import data_directory, find_dataset
+from condenset.data.sources import data_directory, find_registered_name
 from condenset.errors import UserError
 
 
 class DatasetConfig(Protocol):
-    """The fields of a plan or an experiment config that say which data it began with."""
+    """The fields of a plan or an experiment config that identify its dataset."""
 
     @property
     def dataset(self) -> str: ...
@@ -34,8 +34,10 @@ def absolute_dataset_path(dataset: str, data_dir: str | None) -> str:
 
     A run may be resumed from another working directory, so a relative path would not be found.
     """
-    path = Path(dataset).expanduser()
-    is_name = os.sep not in dataset and (find_dataset(dataset) or dataset in list_memmaps(data_directory(data_dir)))
+    path = Path(os.path.expanduser(dataset))  # Path.expanduser raises for an unknown user
+    is_name = os.sep not in dataset and (
+        find_registered_name(dataset) or dataset in list_memmaps(data_directory(data_dir))
+    )
     return dataset if is_name or not path.exists() else str(path.absolute())
 
 

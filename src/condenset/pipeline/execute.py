@@ -32,7 +32,8 @@ def execute_plan(plan: Plan, splits: Splits, run: RunContext) -> list[Record]:
     for number, (key, job) in enumerate(zip(keys, plan.jobs, strict=True), start=1):
         if key in records:
             continue
-        run.job, run.progress.part = job.name, f"{number}/{len(keys)}" if len(keys) > 1 else ""
+        run.job = job.name
+        run.progress.job_label = f"{number}/{len(keys)}" if len(keys) > 1 else ""
         train_set: CondensedSet | ImageData
         if job.recipe is None:
             run.compute.reset_peak_memory()
@@ -40,11 +41,11 @@ def execute_plan(plan: Plan, splits: Splits, run: RunContext) -> list[Record]:
         else:
             path, others = _set_paths(plan, job, run.directory)
             train_set = load_or_condense(path, job.method, job.recipe, splits.train, run, others)
-            protocol, description = plan.protocol, f"{job.name}: testing"
+            protocol, description = plan.protocol, f"{job.name}: scoring"
         scores = score_set(train_set, splits.test, protocol, run, description) if protocol else None
         records[key] = make_record(plan.dataset, train_set, scores, run)
         finished = [records[key] for key in keys if key in records]
-        if run.directory and finished != stored[: len(finished)]:
+        if run.directory and finished != stored[: len(finished)]:  # do not drop later records
             write_results(run.directory / "results.json", finished)
     if run.directory:
         run.delete_checkpoint()  # a kill may have left it after the last set was saved
@@ -104,7 +105,9 @@ def _load_stored_set(path: Path, recipe: Recipe, data: ImageData, run: RunContex
     stored_recipe = provenance.get("recipe_identity", provenance.get("recipe"))
     stored = (stored_recipe, provenance.get("seed"), provenance.get("fingerprint"))
     if stored != (recipe.identity(), run.seed, data.fingerprint):
-        raise UserError(f"{path} belongs to another recipe; move it away to make the set of this job")
+        raise UserError(
+            f"{path} belongs to another recipe, seed or dataset: move it elsewhere to condense the set again"
+        )
     return condensed
 
 

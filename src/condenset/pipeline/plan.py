@@ -1,4 +1,4 @@
-"""Plan a run: combine presets, a config file and the request into everything that decides the result."""
+"""Plan a run: combine presets, a config file and the request into the settings that decide the result."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Job:
     Attributes:
         method: Name of the method, or `WHOLE`.
         recipe: Settings of the method. None: the job only scores the whole dataset.
-        explicit: The fields that a config file states, without presets.
+        explicit: The fields that the config file states, without presets. Empty: the job is not from a config file.
     """
 
     method: str
@@ -207,11 +207,15 @@ def _plan_whole_protocol(
 
 
 def _common_network(jobs: list[Job]) -> dict[str, Any]:
-    """Return the network that all sets are compared on: that of the method registered last, a matching method."""
+    """Return the network that all sets are scored on, or nothing if no method has a suitable one.
+
+    If several methods have one, the method that is registered last decides: among the built-in methods, `dm`.
+    """
     order = list(METHODS)
-    recipes = {order.index(job.method): job.recipe for job in jobs if METHODS[job.method].network_fits_evaluation}
-    specs = {rank: spec for rank, recipe in recipes.items() if (spec := getattr(recipe, "network", None))}
-    return {"network": specs[max(specs)]} if specs else {}
+    suitable = [job for job in jobs if METHODS[job.method].network_fits_evaluation]
+    suitable.sort(key=lambda job: order.index(job.method))
+    specs = [spec for job in suitable if (spec := getattr(job.recipe, "network", None))]
+    return {"network": specs[-1]} if specs else {}
 
 
 def _config_protocol(base: Plan | None, table: str) -> Mapping[str, Any]:

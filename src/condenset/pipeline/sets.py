@@ -41,7 +41,7 @@ def find_sets(path: Path) -> list[Path]:
 
 
 def find_set(path: Path) -> tuple[CondensedSet, Path]:
-    """Load the only set at a path; return it and its file."""
+    """Load the set at a path, which must be the only one; return it and its file."""
     files = find_sets(path)
     if len(files) > 1:
         raise UserError(f"{path} has {len(files)} set files: name one of them, such as {files[0]}")
@@ -53,7 +53,7 @@ def evaluate_file(
     run: RunContext,
     load: Callable[..., Splits],
     protocol_fields: dict[str, Any],
-    source: Mapping[str, Any],
+    load_options: Mapping[str, Any],
     seed: int | None = None,
 ) -> Record:
     """Score a set file on the test images of a dataset, and return a record as in results.json.
@@ -63,30 +63,30 @@ def evaluate_file(
         run: The run. Its seed is replaced.
         load: Loads a dataset: `(dataset, data_dir, size) -> Splits`.
         protocol_fields: Fields of the protocol that the user gave.
-        source: The arguments of `load` that the user gave. The others come from the run directory or the provenance
-            of the set.
+        load_options: The arguments of `load` that the user gave. The others come from the run directory or the
+            provenance of the set.
         seed: Seed of the networks. None: that of the set, which repeats the score of its run.
     """
     condensed, file = find_set(path)
     set_seed = condensed.provenance.get("seed")
     run.seed = seed if seed is not None else set_seed if isinstance(set_seed, int) else 0
-    dataset, splits = _load_source(condensed, file, load, source)
+    dataset, splits = _load_source(condensed, file, load, load_options)
     protocol = protocol_for(condensed, splits.test, **protocol_fields)
     run.compute.reset_peak_memory()
-    scores = score_set(condensed, splits.test, protocol, run, f"{file}: testing")
+    scores = score_set(condensed, splits.test, protocol, run, f"{file}: scoring")
     return make_record(dataset, condensed, scores, run)
 
 
 def _load_source(
-    condensed: CondensedSet, file: Path, load: Callable[..., Splits], source: Mapping[str, Any]
+    condensed: CondensedSet, file: Path, load: Callable[..., Splits], load_options: Mapping[str, Any]
 ) -> tuple[str, Splits]:
     """Load the dataset to score a set on, and return its name too.
 
     Warn if the dataset of the set has other training images now.
     """
-    if "dataset" in source:
-        return source["dataset"], load(**source)
-    arguments = {**_find_origin(condensed, file), **source}
+    if "dataset" in load_options:
+        return load_options["dataset"], load(**load_options)
+    arguments = {**_find_origin(condensed, file), **load_options}
     dataset = arguments["dataset"]
     is_named = isinstance(dataset, str) and dataset != ""
     check(is_named, f"{file} must name its dataset in its provenance; or give --dataset", dataset)

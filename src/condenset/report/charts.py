@@ -19,7 +19,7 @@ MIN_SECONDS = 0.1  # shorter times are drawn here, because a logarithmic axis ha
 MARKERS = "osD^vP*X"
 MAX_LABEL_CHARACTERS = 50  # of all labels of the x axis together; longer ones are rotated
 CHARACTERS_PER_INCH = 11
-# Matplotlib's colours except gray, which the whole dataset has.
+# Matplotlib's colours except gray, which marks the whole dataset.
 COLORS = [f"tab:{name}" for name in ("blue", "orange", "green", "red", "purple", "brown", "pink", "olive", "cyan")]
 COLORS += ["black"]
 
@@ -71,7 +71,7 @@ def _draw_bound(axes: Axes, record: Record) -> None:
 
 
 def accuracies_in_percent(records: Sequence[Record]) -> tuple[list[float], list[float]]:
-    """Return the means and the standard deviations of records."""
+    """Return the mean accuracies and their standard deviations, in percent."""
     return [100 * record["accuracy_mean"] for record in records], [100 * record["accuracy_std"] for record in records]
 
 
@@ -85,7 +85,8 @@ def draw_bars(cells: Mapping[tuple[str, str], Record], bound: Record | None = No
     """Draw accuracies as bars.
 
     Args:
-        cells: Records by (group along the axis, series within the group). Series that are methods have their colours.
+        cells: Records by (group along the axis, series within the group). If all series are methods, each has the
+            colour of its method.
         bound: Record of the whole dataset, drawn as a line.
         xlabel: Label of the axis.
     """
@@ -121,7 +122,7 @@ def wrap_text(figure: Figure, text: str) -> str:
 
 
 def set_seconds_axis(axes: Axes, seconds: Sequence[float], minimum: float) -> None:
-    """Make the x axis logarithmic; its label says if shorter times than `minimum` are drawn there."""
+    """Make the x axis logarithmic. If there are times below `minimum`, its label says that they are drawn there."""
     note = f" (less than {minimum:g} drawn at {minimum:g})" if min(seconds, default=minimum) < minimum else ""
     axes.set_xscale("log")
     axes.set_xlabel(f"seconds of condensing{note}")

@@ -48,6 +48,7 @@ class RunContext:
         previous_seconds: The time spent on this job before it was resumed.
         checkpoint_name: The file name of the checkpoint.
         cache: Results that the jobs of a run share, such as reference networks.
+        checkpoint_timer: Decides when the next checkpoint is due.
     """
 
     seed: int = 0

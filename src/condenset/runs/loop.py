@@ -27,7 +27,7 @@ def run_loop(
     run: RunContext,
     state: Mapping[str, Tensor],
     iterations: int,
-    prepare: Callable[[], Callable[[int], None]],
+    make_step: Callable[[], Callable[[int], None]],
     description: str,
     make_set: Callable[[float], CondensedSet] | None = None,
 ) -> float:
@@ -37,7 +37,7 @@ def run_loop(
         run: The run, which provides checkpoints, events and progress.
         state: All tensors that a step changes. `state["losses"]` is a ring buffer.
         iterations: The number of iterations in total.
-        prepare: Return the step function. It is called after the state has been loaded. `step(i)` runs iteration i
+        make_step: Return the step function. It is called after the state has been loaded. `step(i)` runs iteration i
             and writes its loss to `state["losses"][i % len(losses)]`.
         description: The label of the progress bar.
         make_set: Build the current set, given the seconds spent, for snapshots. Their time is not counted.
@@ -48,9 +48,9 @@ def run_loop(
     assert make_set or not run.snapshots, "this method does not save snapshots"
     began = time.monotonic()
     first = run.load_checkpoint(state, iterations)
-    step = prepare()
+    step = make_step()
     if first:
-        began = time.monotonic()  # the time to prepare the step was counted before the checkpoint
+        began = time.monotonic()  # the time to make the step was counted before the checkpoint
     monitor = _LoopMonitor(run, state, first, began, make_set)
     with _listen(run, description, iterations, first):
         for i in range(first, iterations):
@@ -79,6 +79,7 @@ class _LoopMonitor:
 
     @property
     def seconds(self) -> float:
+        """The time spent on the job, including the time before a resume."""
         return self.run.previous_seconds + time.monotonic() - self._began
 
     def is_due(self, done: int) -> bool:

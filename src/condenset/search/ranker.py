@@ -27,11 +27,11 @@ from condenset.training.protocol import Protocol
 from condenset.training.trainer import Trainer
 
 VALIDATION = "validation"  # name of the images that decide the ranking
-MIN_STEPS_TO_COMPILE = 20_000  # per architecture; compiling takes as long as it saves in so many steps
+MIN_STEPS_TO_COMPILE = 20_000  # per architecture; for fewer steps, compiling takes longer than it saves
 
 
 def max_parallel(compute: ComputeDevice) -> int:
-    """Return how many built-in architectures train in parallel: several on a GPU, which one leaves partly idle."""
+    """Return how many built-in architectures train in parallel: several on a GPU, because one does not fill it."""
     return MAX_PARALLEL if compute.device.type == "cuda" else 1
 
 
@@ -43,7 +43,7 @@ class Ranker:
     Args:
         specs: Specs of the architectures by name.
         train_set: The set to train on.
-        eval_sets: Images to test on by name; those named VALIDATION decide the ranking.
+        eval_sets: Test images by name. Those named VALIDATION decide the ranking.
         protocol: How the networks are trained.
         run: The run.
     """
@@ -98,16 +98,13 @@ class Ranker:
         return [number for number in range(self.protocol.num_networks) if number not in self.accuracies[name]]
 
     def mean_accuracies(self, name: str) -> dict[str, float]:
-        """Return the mean accuracies of an architecture, all of whose networks are trained."""
-        networks_accuracies = [self.accuracies[name][number] for number in range(self.protocol.num_networks)]
-        return {
-            key: sum(accuracies[key] for accuracies in networks_accuracies) / len(networks_accuracies)
-            for key in self.eval_sets
-        }
+        """Return the mean accuracies of an architecture, whose networks are all trained, by name of the test images."""
+        records = [self.accuracies[name][number] for number in range(self.protocol.num_networks)]
+        return {key: sum(record[key] for record in records) / len(records) for key in self.eval_sets}
 
     def train_all(self) -> None:
         """Train and test all missing networks."""
-        for group in self.groups():  # groups do not depend on what is done, so that checkpoints fit after a resume
+        for group in self.groups():  # the same groups after a resume, so that checkpoints fit
             self.train_group([name for name in group if self.missing(name)])
         self.run.derive(checkpoint_name=RANKING_CHECKPOINT).delete_checkpoint()
 
@@ -174,7 +171,7 @@ class Ranker:
             results = dict.fromkeys(trainers, error)
         for name, trainer in trainers.items():
             if name not in results:
-                results[name] = self._test_or_error(trainer)
+                results[name] = self._test(trainer)
         seconds = checkpoint.seconds / len(trainers)
         for name, result in results.items():  # after all tests, because the checkpoint has all networks of the group
             if isinstance(result, UserError):
@@ -193,15 +190,12 @@ class Ranker:
         finally:
             trainer.release()
 
-    def test(self, trainer: Trainer) -> dict[str, float]:
-        """Return the accuracies of a trained network."""
+    def _test(self, trainer: Trainer) -> dict[str, float] | UserError:
+        """Return the accuracies of a trained network, or why it cannot be tested."""
         if not trainer.is_finite():
-            raise UserError("Training diverged: the weights contain NaN or infinity. Try a smaller lr.")
-        return {name: trainer.accuracy(images) for name, images in self.eval_sets.items()}
-
-    def _test_or_error(self, trainer: Trainer) -> dict[str, float] | UserError:
+            return UserError("Training diverged: the weights contain NaN or infinity. Try a smaller lr.")
         try:
-            return self.test(trainer)
+            return {name: trainer.accuracy(images) for name, images in self.eval_sets.items()}
         except UserError as error:
             return error
 

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 
@@ -29,16 +29,23 @@ from condenset.io.directories import (
 )
 from condenset.io.files import write_file
 from condenset.io.metadata import read_json
-from condenset.io.progress import NullProgress, ProgressBar
+from condenset.io.progress import make_progress
 from condenset.networks import Architectures
 from condenset.runs.context import RunContext
 from condenset.runs.directory import RANKING, RANKING_CHECKPOINT, is_run_directory
 from condenset.runs.loop import track_progress
 from condenset.search.ranker import VALIDATION, Ranker
 from condenset.training.evaluation import align_classes
+from condenset.training.options import TrainingOptions
 from condenset.training.protocol import Protocol, training_protocol
 
-DEFAULTS = {"num_networks": 1, "epochs": 200, "batch_size": 250}  # of the protocol
+DEFAULT_FIELDS = {"num_networks": 1, "epochs": 200, "batch_size": 250}  # of the protocol of a ranking
+
+
+class RankOptions(TrainingOptions, total=False):
+    """Fields of a protocol, as keywords of `rank`."""
+
+    num_networks: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,27 +113,30 @@ def rank(
     device: str | torch.device | None = None,
     precision: str | None = None,
     verbose: bool = True,
-    **fields: Any,
+    **fields: Unpack[RankOptions],
 ) -> Ranking:
-    """Train every architecture on a small set, and rank them by their accuracy on validation images.
+    """Train networks of every architecture on a small set, and rank the architectures by validation accuracy.
 
     Args:
-        architectures: Specs and builders `(channels, size, num_classes) -> nn.Module`, or a mapping from names to them.
-        train_set: The set to train on.
-        data: Validation images, or the splits of a dataset. Of splits, a tenth of the training images is used for
-            validation, and never the test images.
-        directory: Directory for results and checkpoints. A repeated call trains only the networks that it lacks.
-        seed: Random seed.
-        device: "cpu", "cuda" or "mps". None: the best available.
-        precision: "float32" or "bfloat16". None: the best for the device.
+        architectures: Specs and builders `(channels, size, num_classes) -> torch.nn.Module`, or a mapping from names to
+            them. `search_space()` returns the specs of the paper's search.
+        train_set: The set to train on: a condensed set, or a whole dataset for comparison.
+        data: Validation images, which must not be among the images that the set was made from; or the splits of a
+            dataset, of which a tenth of the training images is used. Test images are never used.
+        directory: Store results and checkpoints here. Called again with the same arguments, `rank` continues.
+        seed: The same seed gives the same ranking.
+        device: "cpu", "cuda" or "mps". Default: the fastest one available.
+        precision: "float32" or "bfloat16". Default: bfloat16 on GPUs that support it.
         verbose: Show progress.
-        fields: Fields of the protocol: `num_networks` (1), `epochs` (200), `batch_size` (250), `lr`, `augment`, ….
+        **fields: Fields of `Protocol` except `network` and `learned_steps`. Defaults that differ from those of
+            `evaluate`: `num_networks=1`, `epochs=200` and `batch_size=250`.
 
     Returns:
-        The ranking. Architectures that could not be trained come last, with the reason.
+        The ranking: `rows` from the best to the worst, and `best`. Architectures that could not be trained are the last
+        rows, with the reason.
 
     Raises:
-        UserError: An argument is invalid, the directory has other content, or `data` is the training set itself.
+        UserError: If an argument is invalid, the directory has other content, or `data` has the training images.
 
     Example:
         >>> import condenset as cs
@@ -146,9 +156,9 @@ def rank(
     if isinstance(data, Splits):
         _check_disjoint(train_set, data.train)
         data = train_val_split(data.train, seed=seed)[1]
-    protocol = training_protocol(name="", size=0, defaults=DEFAULTS, **fields)
+    protocol = training_protocol(name="", size=0, defaults=DEFAULT_FIELDS, **fields)
     compute = ComputeDevice.select(device, precision)
-    run = RunContext(seed=seed, compute=compute, job="rank", progress=ProgressBar() if verbose else NullProgress())
+    run = RunContext(seed=seed, compute=compute, job="rank", progress=make_progress(verbose))
     if directory is None:
         return rank_architectures(architectures, train_set, data, protocol, run)
     run.directory = Path(directory)
@@ -206,7 +216,7 @@ def _row(ranker: Ranker, name: str) -> RankedArchitecture:
 
 
 def _check_directory(directory: Path, run: RunContext) -> None:
-    """Raise a UserError if a directory has content that is neither a ranking, even an unfinished one, nor a run."""
+    """Raise a UserError unless the directory is empty, a run, or a finished or unfinished ranking."""
     check_path_encoding(directory)
     path = directory / RANKING
     if path.exists():
@@ -228,12 +238,15 @@ def _is_ranking(path: Path) -> bool:
 
 
 def _check_disjoint(train_set: CondensedSet | ImageData, train_split: ImageData) -> None:
-    """Refuse the split that validation images come from as training set; warn if the set was condensed from it."""
+    """Check that the set was not made from the split that validation images come from.
+
+    Raise a UserError if the set is the split itself. Warn if it was condensed from the split.
+    """
     if isinstance(train_set, ImageData) and train_set.fingerprint == train_split.fingerprint:
         raise UserError("validation images must not be training images: cs.train_val_split returns separate parts")
     if isinstance(train_set, CondensedSet) and train_set.provenance.get("fingerprint") == train_split.fingerprint:
         warnings.warn(
-            "the set was condensed from images some of which are used for validation, which may favour networks that "
-            "memorise them: condense the first part of cs.train_val_split(data.train), and give the second as data",
+            "the set was condensed from images that include the validation images, which may favour networks that "
+            "memorise them: use cs.train_val_split(data.train), condense the first part, and give the second as data",
             stacklevel=3,
         )

@@ -47,6 +47,7 @@ class DeviceDataset:
 
     @property
     def channels(self) -> int:
+        """The number of colour channels."""
         return self.images_NCHW.shape[1]
 
     @property

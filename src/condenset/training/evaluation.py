@@ -30,7 +30,7 @@ from condenset.training.protocol import Protocol, check_ignored_options, make_pr
 from condenset.training.scores import Scores
 from condenset.training.trainer import Trainer
 
-MAX_PARAMETERS = 100_000_000  # of a network that only the file of a set names: nine times those of ResNet-18
+MAX_PARAMETERS = 100_000_000  # of a network that a set's file selects without the user; ResNet-18 has 11 million
 
 
 def protocol_for(train_set: CondensedSet | ImageData, test_set: ImageData, **fields: Any) -> Protocol:

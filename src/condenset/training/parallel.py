@@ -14,9 +14,8 @@ from condenset.engine.memory import num_networks_that_fit
 from condenset.training.dataset import DeviceDataset
 from condenset.training.protocol import Protocol
 
-MAX_PARALLEL = (
-    5  # one network leaves part of a GPU idle; 4 and 8 are equally fast, 20 would need 4 times the memory of 5
-)
+# One network leaves part of a GPU idle. 4 and 8 networks are equally fast, and 20 would need 4 times the memory of 5.
+MAX_PARALLEL = 5
 
 
 def train_in_parallel(trainings: Sequence[Iterator[int]], device: torch.device) -> Iterator[int]:

@@ -40,6 +40,17 @@ class Protocol:
         steps: The number of steps of a training, in place of `epochs`.
         learned_steps: Train with the step sizes that the set contains, as the method dd learns them. The fields of
             the optimiser, of the augmentation and of the length are then ignored.
+
+    Raises:
+        UserError: If a field is invalid.
+
+    Example:
+        >>> import condenset as cs
+        >>> digits = cs.load("digits", verbose=False)
+        >>> protocol = cs.Protocol(network="mlp(width=16)", num_networks=2, epochs=1)
+        >>> scores = cs.evaluate(digits.train, digits.test, protocol, device="cpu", verbose=False)
+        >>> len(scores.accuracies)
+        2
     """
 
     network: str = "convnet"
@@ -49,7 +60,7 @@ class Protocol:
     momentum: float = 0.9
     weight_decay: float = 5e-4
     batch_size: int = 256
-    augment: str = augment.STRATEGY
+    augment: str = augment.DEFAULT_STRATEGY
     steps: int | None = None
     learned_steps: bool = False
 
@@ -61,7 +72,7 @@ class Protocol:
         check_positive_fields(self, "lr")
         check_momentum_field(self)
         check_non_negative_field(self, "weight_decay")
-        augment.parse(self.augment)
+        augment.parse_strategy(self.augment)
         if self.steps is not None:
             check_int_fields(self, 1, "steps")
 
@@ -109,7 +120,7 @@ def make_protocol(*, name: str, size: int, whole: bool = False, **fields: Any) -
 def training_protocol(
     *, name: str, size: int, whole: bool = False, defaults: Mapping[str, Any] = MappingProxyType({}), **fields: Any
 ) -> Protocol:
-    """Return the protocol for networks that are used or ranked, not for a score of the set.
+    """Return the protocol for networks that are trained to be used or ranked, instead of to score a set.
 
     Args:
         name: The name of the dataset.

@@ -19,6 +19,14 @@ class Scores:
         network: The display name of the network.
         protocol: The fields of the protocol, the seed and the precision.
         seconds: The time of training and testing.
+
+    Example:
+        >>> import condenset as cs
+        >>> scores = cs.Scores(accuracies=(0.626, 0.634), network="ConvNet")
+        >>> print(scores)
+        63.0 ± 0.4 (2 × ConvNet)
+        >>> round(scores.mean, 3)
+        0.63
     """
 
     accuracies: tuple[float, ...]

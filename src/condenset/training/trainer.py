@@ -57,7 +57,7 @@ class Trainer:
             compiling=compiling,
         )
         self.parameters = self.model.parameters
-        self.operations = augment.parse(protocol.augment, allow_hflip=data.allow_hflip)
+        self.operations = augment.parse_strategy(protocol.augment, allow_hflip=data.allow_hflip)
         self.weights = torch.zeros(self.parameters.num, device=device)
         self.velocity = torch.zeros_like(self.weights)
         self.lr = torch.zeros((), device=device)
@@ -84,6 +84,11 @@ class Trainer:
     def num_steps(self) -> int:
         """The number of steps of a training."""
         return self.protocol.training_steps(len(self.data))[0]
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """The number of steps of an epoch."""
+        return len(self._batch_sizes)
 
     @property
     def state(self) -> dict[str, Tensor]:
@@ -117,18 +122,17 @@ class Trainer:
         Args:
             seed: The seed.
             tags: The purpose of the network, which selects its random numbers.
-            report: Called with the number of steps done, often enough for progress and stop requests, but not after
-                the last step: a network that is trained should not be lost to a stop.
+            report: Called with the number of steps done, often enough for progress and stop requests. It is not called
+                after the last step, so that a stop request does not discard a trained network.
             after_epoch: Called with the number of the epoch, from 1.
             after_step: Called after every step.
             load_state: Called with the initial state, which it may replace. Returns the number of steps already done.
         """
-        steps_per_epoch = len(self._batch_sizes)
         for done in self.iter_train(seed, *tags, after_step=after_step, load_state=load_state):
             if done < self.num_steps:
                 report(done)
-            if done % steps_per_epoch == 0 or done == self.num_steps:
-                after_epoch(-(-done // steps_per_epoch))
+            if done % self.steps_per_epoch == 0 or done == self.num_steps:
+                after_epoch(-(-done // self.steps_per_epoch))
 
     def iter_train(
         self,
@@ -265,7 +269,7 @@ class Trainer:
         images, labels = self.data.images(index), self.data.labels[index]
         if self.operations:
             uniform = rng.uniform(self.augment_key, self.clock, offsets, augment.NUM_UNIFORMS)
-            transform = augment.draw(uniform, self.operations, self.data.size, shared=True)
+            transform = augment.sample_transform(uniform, self.operations, self.data.size, shared=True)
             images = augment.apply(transform, images[:, None], self.model.dtype)[:, 0]
         weights = self.weights.detach().requires_grad_()
         logits = self.model.logits(weights, images)

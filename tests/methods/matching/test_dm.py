@@ -70,14 +70,14 @@ def reference_step(
         sample_network(matching, len(counts)),
         real,
         synthetic,
-        operations=augment.parse(recipe.augment),
+        operations=augment.parse_strategy(recipe.augment),
         uniforms=rng.uniform(matching.augment_key, step, torch.arange(len(counts)), augment.NUM_UNIFORMS),
         one_pass=batch_norm,
     )
     return loss.detach(), list(torch.autograd.grad(loss, synthetic))
 
 
-@pytest.mark.parametrize("strategy", [augment.STRATEGY, "none"])
+@pytest.mark.parametrize("strategy", [augment.DEFAULT_STRATEGY, "none"])
 @pytest.mark.parametrize("norm", ["none", "batch", "layer", "instance", "group"])
 @pytest.mark.parametrize("counts", [[6, 6, 6], [7, 2, 5, 4]], ids=["equal", "unequal"])
 def test_step_equals_algorithm_1(norm: str, strategy: str, counts: list[int]) -> None:

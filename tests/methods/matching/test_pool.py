@@ -29,6 +29,7 @@ from condenset.training.trainer import Trainer
 from helpers.interruption import StopAtStep
 from helpers.pools import COUNTS, CPU, SPEC, TRAINING, make_pool, make_pool_problem, pool_recipe
 from helpers.reference_dm import tiny_data
+from helpers.training_steps import record_training_steps
 
 
 def test_groups_by_accuracy() -> None:
@@ -147,8 +148,7 @@ def test_interruptions_do_not_change_the_result(
     """Stop in the first epoch, where most states are stored, at the end of an epoch, and later."""
     monkeypatch.setattr(pool_training, "num_parallel", lambda *_: num_parallel)
     data, protocol = tiny_data(COUNTS), pool_protocol(tiny_data(COUNTS), **TRAINING)
-    steps, step = [], Trainer._step
-    monkeypatch.setattr(Trainer, "_step", lambda self, offsets: (steps.append(1), step(self, offsets))[1])
+    steps = record_training_steps(monkeypatch)
     for number in (2, 3, 5, 8, 10, 11, 25, 39, 43, 45):  # an epoch has 5 steps
         run = RunContext(compute=CPU)
         run.progress = StopAtStep(run, num_parallel * number)

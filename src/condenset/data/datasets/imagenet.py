@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from condenset.data.folders import ImageFiles, find_classes, make_folder_dataset
+from condenset.data.folders import ImageFiles, list_class_files, make_folder_dataset
 from condenset.data.image_files import TargetShape
 from condenset.data.lazy import LazyDataset
 from condenset.data.sources import DatasetSource, Download
@@ -19,16 +19,16 @@ SIZE = 64  # pixels
 
 def read_imagenet(directory: Path, size: int | None) -> LazyDataset:
     """Read ImageNet-1K from DIRECTORY/train/WNID and DIRECTORY/val/WNID, with images resized to 64x64 or `size`."""
-    train, test = find_classes(directory / "train"), find_classes(directory / "val")
+    train, test = list_class_files(directory / "train"), list_class_files(directory / "val")
     return make_folder_dataset(train, test, str(directory), TargetShape(3, size or SIZE, resize=True))
 
 
 def read_tinyimagenet(directory: Path, size: int | None) -> LazyDataset:
     """Read TinyImageNet, with classes in the order of their WordNet ids; val/ is the test split."""
-    train = find_classes(directory / "train")
+    train = list_class_files(directory / "train")
     is_annotated = (directory / "val" / "val_annotations.txt").is_file()
     val = directory / "val"
-    test = _read_annotated(val, train.class_names) if is_annotated else find_classes(val)
+    test = _read_annotated(val, train.class_names) if is_annotated else list_class_files(val)
     target = TargetShape(3, size or SIZE, resize=size is not None)
     dataset = make_folder_dataset(train, test, str(directory), target)
     names = read_class_names(directory / "words.txt", train.class_names)

@@ -29,7 +29,7 @@ from condenset.methods.matching.matcher import Matcher, check_batch_norm_memory,
 from condenset.methods.matching.objectives import mean_distance
 from condenset.methods.matching.pool import NetworkPool, parse_accuracy_range
 from condenset.methods.matching.sets import Chunk
-from condenset.methods.recipe import MatchingRecipe
+from condenset.methods.recipe import TINY_NETWORK, MatchingRecipe
 from condenset.methods.registry import Method
 from condenset.methods.samplers import NetworkSampler, PoolNetworks, build_on_meta, make_forward, sample_new_networks
 from condenset.runs.context import RunContext
@@ -43,6 +43,16 @@ class DMRecipe(MatchingRecipe):
     Attributes:
         pool: Directory of a pool of trained networks to sample from. Empty: a random network in every iteration.
         group: Networks of the pool to use, by validation accuracy in percent, such as "60-70", or "all".
+
+    Further fields: `network`, `iterations`, `lr`, `momentum`, `batch_size`, `init` and `augment` (see
+    `MatchingRecipe`); `ipc` and `allow_fewer` (see `Recipe`).
+
+    Example:
+        >>> import condenset as cs
+        >>> digits = cs.load("digits", verbose=False)
+        >>> recipe = cs.DMRecipe(ipc=1, network="convnet(width=8, depth=1)", iterations=2)
+        >>> len(cs.condense(digits.train, recipe, device="cpu", verbose=False))
+        10
     """
 
     pool: str = ""
@@ -116,7 +126,7 @@ def make_problem(data: ImageData, recipes: Sequence[DMRecipe], run: RunContext) 
         forward=forward,
         sampler=sampler,
         objective=mean_distance,
-        operations=augment.parse(recipe.augment, allow_hflip=data.allow_hflip),
+        operations=augment.parse_strategy(recipe.augment, allow_hflip=data.allow_hflip),
         dtype=dtype,
         memory=estimate_matching_memory(network, data, recipes, compute, pool_bytes=pool_bytes),
     )
@@ -144,10 +154,8 @@ def can_share(recipe: DMRecipe, other: DMRecipe) -> bool:
 
 def num_that_fit(data: ImageData, recipes: Sequence[DMRecipe], run: RunContext) -> int:
     """Return how many of the recipes, counted from the first, can be learned at once within the memory limit."""
-    network, limit = (
-        build_on_meta(recipes[0].network, data, embedding=True),
-        default_memory_limit(run.compute, run.memory_limit),
-    )
+    network = build_on_meta(recipes[0].network, data, embedding=True)
+    limit = default_memory_limit(run.compute, run.memory_limit)
     num_classes = data.num_classes if networks.uses_batch_norm(network) else 1
     estimates = (
         estimate_matching_memory(network, data, recipes[:num], run.compute) for num in range(2, len(recipes) + 1)
@@ -182,7 +190,7 @@ METHOD = Method(
     summary="Distribution matching: learn images whose mean embedding in random networks equals the class mean.",
     presets=presets,
     ipc_defaults=lambda ipc: {"lr": 10.0 if ipc >= 100 else 1.0},  # larger sets have a smaller loss
-    tiny={"network": "convnet(width=16, depth=2)", "iterations": 5, "batch_size": 32},
+    tiny={"network": TINY_NETWORK, "iterations": 5, "batch_size": 32},
     check=check_recipe,
     condense_sizes=condense_sizes,
     can_share=can_share,

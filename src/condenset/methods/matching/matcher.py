@@ -16,7 +16,6 @@ from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
 from condenset.engine import rng
 from condenset.engine.compile import Forward, uses_custom_kernels
-from condenset.engine.cuda_graph import capture_step
 from condenset.engine.device import ComputeDevice
 from condenset.engine.memory import MemoryEstimate, estimate_memory, images_per_pass, num_classes_that_fit
 from condenset.errors import UserError
@@ -25,7 +24,7 @@ from condenset.methods.common import NUM_LOSSES, build_condensed_set
 from condenset.methods.matching.objectives import Objective
 from condenset.methods.matching.sets import Chunk, PaddingMask, SetGroup, SyntheticSets
 from condenset.methods.registry import method_of
-from condenset.methods.samplers import NetworkSampler
+from condenset.methods.samplers import NetworkSampler, make_loop_step
 from condenset.runs.context import RunContext
 from condenset.runs.loop import run_loop
 
@@ -91,16 +90,18 @@ class Matcher(ABC):
         """Sample one augmentation per class, which real and synthetic images share."""
         if not self.operations:
             return None
-        streams_K = self.store.rows(chunk.classes_K)
+        streams_K = self.store.stream_ids(chunk.classes_K)
         uniform_KU = rng.uniform(self.augment_key, self.clock, streams_K, augment.NUM_UNIFORMS)
-        return augment.draw(uniform_KU, self.operations, self.data.size)
+        return augment.sample_transform(uniform_KU, self.operations, self.data.size)
 
     def sample_real(self, chunk: Chunk, transform: Transform | None) -> Tensor:
         """Sample (K, B, C, H, W) real images of each class, augmented."""
         ordered = chunk.real.weight_KN is not None  # padding comes last; without padding the order does not matter
-        indices_KB = self.store.choose(self.real_key, self.clock, chunk.classes_K, self.batch_size, ordered=ordered)
+        indices_KB = self.store.sample_class_indices(
+            self.real_key, self.clock, chunk.classes_K, self.batch_size, ordered=ordered
+        )
         if transform is None:
-            return self.store.take(indices_KB)
+            return self.store.take_normalized(indices_KB)
         return self.store.take_augmented(indices_KB, transform, self.dtype)
 
     def augment(self, images_KICHW: Tensor, transform: Transform | None) -> Tensor:
@@ -151,21 +152,13 @@ class Matcher(ABC):
 
         description = f"{method_of(self.recipe).name}, {', '.join(map(str, ipcs))} per class"
         seconds = run_loop(
-            run, self.state, self.recipe.iterations, self.prepare, description, lambda seconds: result(0, seconds)
+            run, self.state, self.recipe.iterations, self.make_step, description, lambda seconds: result(0, seconds)
         )
         return [result(index, seconds) for index in range(len(slices))]
 
-    def prepare(self) -> Callable[[int], None]:
+    def make_step(self) -> Callable[[int], None]:
         """Return the step of the loop, captured if possible; called once the state is restored."""
-        if self.networks.on_host:
-
-            def step(iteration: int) -> None:
-                self.networks.prepare(iteration)
-                self.step()
-
-            return step
-        captured = capture_step(self.step, list(self.state.values()), self.run.compute)
-        return lambda iteration: captured()
+        return make_loop_step(self.step, self.state, self.networks, self.run.compute)
 
 
 def real_images_per_pass(network: nn.Module, data: ImageData, compute: ComputeDevice) -> int | None:

@@ -40,6 +40,8 @@ Kernel = Callable[[Tensor, Tensor, float], Tensor]
 class MMDRecipe(Recipe):
     """Settings of MMD in pixel space.
 
+    `ipc` and `allow_fewer` are those of `Recipe`.
+
     Attributes:
         kernel: "linear", "polynomial", "rbf" or "laplacian". Only the linear kernel beats random images in the paper.
         bandwidth: Bandwidth of "rbf" and "laplacian". 0: the median distance of real images of a class.
@@ -110,9 +112,12 @@ def kernel_distance(kernel: str, bandwidth: float = 1.0) -> Objective:
     function = KERNELS[kernel]
 
     def objective(
-        real_KBF: Tensor, synthetic_KIF: Tensor, real_KB: Tensor | None = None, synthetic_KI: Tensor | None = None
+        real_KBF: Tensor,
+        synthetic_KIF: Tensor,
+        real_weight_KB: Tensor | None = None,
+        synthetic_weight_KI: Tensor | None = None,
     ) -> Tensor:
-        real, synthetic = (real_KBF, real_KB), (synthetic_KIF, synthetic_KI)
+        real, synthetic = (real_KBF, real_weight_KB), (synthetic_KIF, synthetic_weight_KI)
         within_real, between, within_synthetic = (
             _mean(function(x_KNF, y_KMF, bandwidth), x_KN, y_KM)
             for (x_KNF, x_KN), (y_KMF, y_KM) in ((real, real), (real, synthetic), (synthetic, synthetic))
@@ -153,8 +158,8 @@ def median_distance(store: ClassStore, seed: int, norm: int) -> float:
     device = store.counts.device
     key, distances = make_key(seed, "bandwidth", device=device), []
     for label, count in enumerate(store.counts.tolist()):
-        index = store.choose(key, 0, torch.tensor([label], device=device), min(MEDIAN_IMAGES, count))[0]
-        distances.append(torch.pdist(store.take(index).flatten(1), p=norm))
+        index = store.sample_class_indices(key, 0, torch.tensor([label], device=device), min(MEDIAN_IMAGES, count))[0]
+        distances.append(torch.pdist(store.take_normalized(index).flatten(1), p=norm))
     all_distances = torch.cat(distances)
     median = float(all_distances.median()) if len(all_distances) else 0.0
     num_pixels = store.images_NCHW[0].numel()

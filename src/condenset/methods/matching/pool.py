@@ -73,6 +73,10 @@ class NetworkPool:
     metadata: Mapping[str, Any]
     states: tuple[PoolState, ...]
 
+    def __repr__(self) -> str:
+        network = self.metadata.get("network", "")
+        return f"NetworkPool({str(self.directory)!r}: {self.num_networks} x {network}, {len(self.states)} states)"
+
     @classmethod
     def load(cls, directory: str | os.PathLike[str]) -> NetworkPool:
         """Read the description of a pool; weights are read by `weights`.

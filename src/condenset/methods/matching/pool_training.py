@@ -16,14 +16,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from condenset import networks
 from condenset.data.image_data import ImageData, check_image_data
 from condenset.data.split import train_val_split
 from condenset.engine import ComputeDevice
 from condenset.engine.memory import remaining_groups
-from condenset.errors import UserError, check_int
+from condenset.errors import UserError, check, check_int
 from condenset.io.directories import ensure_writable, lock_directory, remove_temporary_files, wrap_os_errors
 from condenset.io.files import json_hash, write_file, write_tensors
-from condenset.io.progress import NullProgress, ProgressBar
+from condenset.io.progress import make_progress
 from condenset.methods.matching.pool import EDGES, POOL_FILE, NetworkPool, check_pool_directory, group_names, in_group
 from condenset.methods.reference_network import training_metadata
 from condenset.runs.context import RunContext
@@ -66,7 +67,7 @@ def train_pool(
         device: "cpu", "cuda" or "mps". None: the best available.
         precision: "float32" or "bfloat16". None: the best for the device.
         verbose: Show progress.
-        fields: Fields of the protocol, such as `network`, `epochs` (30), `lr` and `batch_size`.
+        fields: Fields of `Protocol`, such as `network` (a spec), `epochs` (30), `lr` and `batch_size`.
 
     Returns:
         The pool.
@@ -85,13 +86,21 @@ def train_pool(
     """
     check_image_data("data", data)
     compute = ComputeDevice.select(device, precision)
-    run = RunContext(seed=seed, compute=compute, progress=ProgressBar() if verbose else NullProgress())
+    run = RunContext(seed=seed, compute=compute, progress=make_progress(verbose))
     return fill_pool(data, Path(directory), num_networks, pool_protocol(data, **fields), edges, run)
 
 
 def pool_protocol(data: ImageData, **fields: Any) -> Protocol:
-    """Return the protocol of a pool's networks: that of the evaluation with fewer epochs, then the given fields."""
-    return training_protocol(name=data.name, size=data.size, whole=True, defaults={"epochs": EPOCHS}, **fields)
+    """Return the protocol of a pool's networks: that of the evaluation with fewer epochs, then these fields.
+
+    Raises:
+        UserError: If a field is invalid, or the network is a user's. A pool stores neither its buffers nor its frozen
+            parameters.
+    """
+    protocol = training_protocol(name=data.name, size=data.size, whole=True, defaults={"epochs": EPOCHS}, **fields)
+    is_built_in = networks.has_default_init(protocol.network)
+    check(is_built_in, "the network of a pool must be a spec of a built-in network", protocol.network)
+    return protocol
 
 
 def fill_pool(
@@ -167,7 +176,7 @@ def pool_metadata(data: ImageData, protocol: Protocol, edges: Sequence[float], r
 
 
 class PoolTrainer:
-    """Trains networks of a pool and validates them: often during the first epoch, then after every epoch.
+    """Train networks of a pool and validate them: often during the first epoch, then after every epoch.
 
     It stores the first state of each group and the last state in tensors, so that they are part of the checkpoint.
 
@@ -180,7 +189,7 @@ class PoolTrainer:
     def __init__(self, trainer: Trainer, val_set: DeviceDataset, groups: Sequence[str]) -> None:
         self.trainer, self.val_set, self.groups, self.step = trainer, val_set, groups, 0
         self.num_steps, self.is_resumable = trainer.num_steps, trainer.is_resumable
-        self.steps_per_epoch = -(-len(trainer.data) // trainer.protocol.batch_size)
+        self.steps_per_epoch = trainer.steps_per_epoch
         self.early_steps = early_validation_steps(self.steps_per_epoch)
         max_states = len(groups) + 1
         self.num_states = torch.zeros((), dtype=torch.int64)

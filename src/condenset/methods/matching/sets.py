@@ -107,13 +107,13 @@ class SyntheticSets:
 
     def split(self, max_classes: int) -> list[Chunk]:
         """Split the classes into chunks of at most `max_classes`."""
-        real_KB = mean_weights([min(self.batch_size, count) for count in self.class_counts], self.batch_size)
-        synthetic_KI = torch.cat([mean_weights(s.counts, max(s.counts)) for s in self.slices], 1)
+        real_weight_KB = mean_weights([min(self.batch_size, count) for count in self.class_counts], self.batch_size)
+        synthetic_weight_KI = torch.cat([mean_weights(s.counts, max(s.counts)) for s in self.slices], 1)
         chunks = []
         for rows in split_evenly(len(self.class_counts), max_classes):
             classes_K = torch.arange(rows.start, rows.stop, device=self.device)
-            masks = [self._mask(synthetic_KI[rows, group.columns]) for group in self.groups]
-            chunks.append(Chunk(rows, classes_K, self._mask(real_KB[rows]), masks))
+            masks = [self._mask(synthetic_weight_KI[rows, group.columns]) for group in self.groups]
+            chunks.append(Chunk(rows, classes_K, self._mask(real_weight_KB[rows]), masks))
         return chunks
 
     def _mask(self, weight_KN: Tensor) -> PaddingMask:

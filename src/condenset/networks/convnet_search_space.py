@@ -1,4 +1,4 @@
-"""The paper's search space for architecture search: 720 ConvNets."""
+"""The search space of the paper's architecture search: 720 ConvNets."""
 
 from __future__ import annotations
 
@@ -16,13 +16,20 @@ SEARCH_POOLINGS = ("none", "max", "average")
 
 
 def search_space(size: int = 32) -> list[str]:
-    """Return the specs of the paper's search space, in a fixed order.
+    """Return the specs of the paper's search space of ConvNets, in a fixed order.
 
     A ConvNet that pools `depth` times needs images of at least 2**depth pixels per side, so small images get fewer
     specs. From 16x16, all 720 are returned.
 
     Args:
         size: The image size in pixels.
+
+    Returns:
+        Spec strings, such as "convnet(width=32, depth=1, norm='none', activation='sigmoid', pooling='none')". Pass
+        them to `cs.rank`.
+
+    Raises:
+        UserError: The size is not a whole number above 0.
 
     Example:
         >>> import condenset as cs
