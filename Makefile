@@ -11,7 +11,7 @@ test: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest -n 3 --dist worksteal
+	$(BIN)/pytest -n 2 --dist worksteal
 
 # The package is installed in place: a change of the code needs no new install, a change of the requirements does.
 $(VENV)/.installed: pyproject.toml constraints.txt

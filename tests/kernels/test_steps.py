@@ -55,7 +55,7 @@ def test_distribution_matching(norm: str, monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize("norm", ["instance", "batch"])
 def test_training(norm: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = DeviceDataset.from_data(tiny_data([6, 6, 6]), CPU.device)
+    data = DeviceDataset.from_data(tiny_data([3, 3, 3]), CPU.device)
     protocol = Protocol(epochs=1, batch_size=5, lr=0.1)
 
     def train() -> Trainer:
@@ -72,7 +72,7 @@ def test_training(norm: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_gradient_matching(monkeypatch: pytest.MonkeyPatch) -> None:
     data = tiny_data([6, 6, 6])
-    recipe = DSARecipe(ipc=2, network="convnet(width=8, depth=2)", batch_size=3, outer_steps=3, inner_epochs=2)
+    recipe = DSARecipe(ipc=2, network="convnet(width=8, depth=2)", batch_size=3, outer_steps=3, inner_epochs=1)
 
     def run_steps() -> GradientMatching:
         matching = GradientMatching(data, recipe, RunContext(seed=3, compute=CPU), [2] * 3)
