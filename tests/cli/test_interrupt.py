@@ -32,8 +32,8 @@ from helpers.command_line import (
     write_npz,
 )
 
-ITERATIONS, NUM_NETWORKS = 250, 8
-SLOW = (*TINY_NETWORK, "--iterations", ITERATIONS, "--nets", NUM_NETWORKS, "--epochs", 60, "--no-whole")
+ITERATIONS, NUM_NETWORKS = 100, 5
+SLOW = (*TINY_NETWORK, "--iterations", ITERATIONS, "--nets", NUM_NETWORKS, "--epochs", 30, "--no-whole")
 SLOW = (*SLOW, "--method", "dm")
 
 
@@ -125,7 +125,7 @@ def kill_repeatedly(workspace: Path, directory: Path, event: str, final_file: Pa
 
 
 def test_a_killed_training_on_the_whole_dataset_continues_from_its_checkpoint(workspace: Path, tmp_path: Path) -> None:
-    num_steps, first_steps, later_steps = 401, tmp_path / "first", tmp_path / "later"  # one step per epoch
+    num_steps, first_steps, later_steps = 201, tmp_path / "first", tmp_path / "later"  # one step per epoch
     options = (*TINY_NETWORK, "--nets", 1, "--epochs", 1, "--whole-epochs", num_steps - 1)
     command = ("run", workspace / "toy.npz", "--ipc", 1, "--method", "random", *options, "--out")
     assert CommandProcess((*command, tmp_path / "uninterrupted"), tmp_path).wait().code == 0
@@ -144,21 +144,24 @@ def test_a_killed_training_on_the_whole_dataset_continues_from_its_checkpoint(wo
     assert list_files(directory) == list_files(tmp_path / "uninterrupted")
 
 
-def test_a_run_killed_before_a_rename_resumes(workspace: Path, condenset: CommandRunner) -> None:
+def test_a_run_killed_before_every_rename_resumes(workspace: Path) -> None:
+    """Kill every process before its second rename, so that each file is once the last one that was completed."""
     command = ("run", workspace / "toy.npz", "--ipc", 1, *TINY)
     assert CommandProcess((*command, "--out", workspace / "renames"), workspace).wait().code == 0
-    num_renames = 8  # recipe, set, results, set, results, picture, chart twice
-    for number in range(1, num_renames + 1):
-        directory = workspace / f"rename-{number}"
-        process = CommandProcess((*command, "--out", directory), workspace, KillAtRename(number))
-        assert process.wait().code == -signal.SIGKILL
+    directory = workspace / "killed before renames"
+    for number in range(7):  # of 8 files: recipe, set, results, set, results, picture, chart twice
+        arguments = ("resume", directory) if number else (*command, "--out", directory)
+        assert CommandProcess(arguments, workspace, KillAtRename(2)).wait().code == -signal.SIGKILL
         assert len([name for name in list_files(directory) if name.endswith(".tmp")]) == 1
         assert_files_complete(directory)
-        again = ("resume", directory) if number > 1 else (*command, "--out", directory)
-        assert condenset(*again).code == 0
-        assert_runs_equal(directory, workspace / "renames")
-    process = CommandProcess((*command, "--out", workspace / "last"), workspace, KillAtRename(num_renames + 1))
-    assert process.wait().code == 0
+    assert CommandProcess(("resume", directory), workspace).wait().code == 0
+    assert_runs_equal(directory, workspace / "renames")
+
+
+def test_a_run_killed_before_its_first_rename_can_be_repeated(workspace: Path, condenset: CommandRunner) -> None:
+    command = ("run", workspace / "toy.npz", "--ipc", 1, *TINY, "--out", workspace / "killed at once")
+    assert CommandProcess(command, workspace, KillAtRename(1)).wait().code == -signal.SIGKILL
+    assert condenset(*command).code == 0
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -84,7 +84,7 @@ def condense_resumed(directory: Path, captured: bool, *, method: str) -> list[Te
 def train(directory: Path, captured: bool, *, spec: str) -> list[Tensor]:
     """Train two networks in parallel, then two more with the same trainers. The last batch has one image."""
     data = DeviceDataset.from_data(tiny_data([10, 7]), CPU.device)
-    protocol = Protocol(network=spec, epochs=3, batch_size=8)
+    protocol = Protocol(network=spec, epochs=1, batch_size=8)
     trainers = [Trainer(spec, data, protocol, CPU) for _ in range(2)]
     results = []
     for seed in (1, 2):
@@ -126,7 +126,7 @@ def score_resumed(directory: Path, captured: bool, *, step: int) -> list[Tensor]
 
 def rank(directory: Path, captured: bool) -> list[Tensor]:
     """Train networks of several architectures in parallel."""
-    protocol = Protocol(num_networks=2, epochs=2, batch_size=8)
+    protocol = Protocol(num_networks=2, epochs=1, batch_size=8)
     ranking = rank_architectures(SPECS, tiny_data([6, 6]), tiny_data([9, 9]), protocol, RunContext(compute=CPU))
     return [torch.tensor(row.accuracy) for row in sorted(ranking.rows, key=lambda row: row.name)]
 

@@ -37,8 +37,8 @@ def use_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("norm", ["instance", "batch"])
 def test_distribution_matching(norm: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = tiny_data([6, 6, 6])
-    recipe = DMRecipe(ipc=2, network=f"convnet(width=8, depth=2, norm={norm!r})", iterations=4, batch_size=3)
+    data = tiny_data([4, 4])
+    recipe = DMRecipe(ipc=2, network=f"convnet(width=8, depth=2, norm={norm!r})", iterations=4, batch_size=2)
 
     def run_steps() -> DistributionMatching:
         matching = make_problem(data, [recipe], RunContext(seed=3, compute=CPU))
@@ -55,8 +55,8 @@ def test_distribution_matching(norm: str, monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize("norm", ["instance", "batch"])
 def test_training(norm: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = DeviceDataset.from_data(tiny_data([3, 3, 3]), CPU.device)
-    protocol = Protocol(epochs=1, batch_size=5, lr=0.1)
+    data = DeviceDataset.from_data(tiny_data([3, 3]), CPU.device)
+    protocol = Protocol(epochs=0, batch_size=4, lr=0.1)
 
     def train() -> Trainer:
         trainer = Trainer(f"convnet(width=8, depth=2, norm={norm!r})", data, protocol, CPU)
@@ -71,11 +71,11 @@ def test_training(norm: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_gradient_matching(monkeypatch: pytest.MonkeyPatch) -> None:
-    data = tiny_data([6, 6, 6])
-    recipe = DSARecipe(ipc=2, network="convnet(width=8, depth=2)", batch_size=3, outer_steps=3, inner_epochs=1)
+    data = tiny_data([4, 4])
+    recipe = DSARecipe(ipc=2, network="convnet(width=8, depth=2)", batch_size=2, outer_steps=3, inner_epochs=1)
 
     def run_steps() -> GradientMatching:
-        matching = GradientMatching(data, recipe, RunContext(seed=3, compute=CPU), [2] * 3)
+        matching = GradientMatching(data, recipe, RunContext(seed=3, compute=CPU), [2] * 2)
         step = matching.make_step()
         for number in range(2):
             step(number)
@@ -89,7 +89,7 @@ def test_gradient_matching(monkeypatch: pytest.MonkeyPatch) -> None:
         lambda *args, **options: filter_shapes.append(args[1].shape) or conv_norm_relu_pool(*args, **options),  # type: ignore[func-returns-value]
     )
     fast = run_steps()
-    assert (3, 8, 3, 3, 3) in filter_shapes  # one copy of the filters per class, for the real gradients of all classes
+    assert (2, 8, 3, 3, 3) in filter_shapes  # one copy of the filters per class, for the real gradients of all classes
     torch.testing.assert_close(fast.losses, plain.losses, rtol=1e-3, atol=1e-3)
     torch.testing.assert_close(fast.images_NCHW, plain.images_NCHW, rtol=1e-3, atol=1e-3)
     torch.testing.assert_close(fast.trainer.weights, plain.trainer.weights, rtol=1e-3, atol=1e-4)
