@@ -163,13 +163,13 @@ def test_resumed_networks_repeat_to_the_bit(norm: str, tmp_path: Path, monkeypat
     data, test = tiny_data([40, 40], size=16), tiny_data([30, 30], size=16, seed=1)
     protocol = Protocol(network=f"convnet(width=16, depth=2, norm={norm!r})", num_networks=7, epochs=3, batch_size=32)
     tested_weights: list[Tensor] = []
-    accuracy = Trainer.accuracy
+    predict = Trainer.predict
 
-    def record(trainer: Trainer, *args: Any, **options: Any) -> float:
+    def record(trainer: Trainer, *args: Any, **options: Any) -> Tensor:
         tested_weights.append(trainer.weights.clone())
-        return accuracy(trainer, *args, **options)
+        return predict(trainer, *args, **options)
 
-    monkeypatch.setattr(Trainer, "accuracy", record)
+    monkeypatch.setattr(Trainer, "predict", record)
     scores, weights = score_set(data, test, protocol, run_on_gpu()), tested_weights[:]
     tested_weights.clear()
     for step in (5, 25, 50, 70):  # within and at the end of epochs, in the first and the second group of networks

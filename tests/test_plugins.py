@@ -63,12 +63,12 @@ class Linear(nn.Module):
 NETWORK = Architecture(name="linear", make=Linear, title="Linear", description="one linear layer")
 
 
-def read(directory, size):
+def read(directory, options):
     generator = np.random.default_rng(0)
     labels = np.repeat(np.arange(3), 8)
     images = (labels[:, None, None, None] * 60 + generator.integers(0, 60, (24, 1, 8, 8))).astype(np.uint8)
-    split = make_lazy_split(images, labels)
-    return LazyDataset(split, split, ("a", "b", "c"), "made up")
+    train, test = make_lazy_split(images, labels), make_lazy_split(images + 1, labels)
+    return LazyDataset(train, test, ("a", "b", "c"), "made up")
 
 
 DATASET = DatasetSource(

@@ -9,9 +9,10 @@ Shapes: G groups of N images, U uniform numbers.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -26,6 +27,8 @@ DEFAULT_STRATEGY = "color_crop_cutout_flip_scale_rotate"
 NUM_UNIFORMS = 12  # per group: 1 for the choice, then color 3, crop 2, cutout 2, flip 1, scale 2, rotate 1
 
 CROP_SHARE, CUTOUT_SHARE, MAX_SCALE, MAX_DEGREES = 0.125, 0.5, 1.2, 15.0
+T = TypeVar("T")
+
 ROTATION = re.compile("rotate([0-9]{1,9})")  # a rotation with its maximum angle
 
 
@@ -56,6 +59,17 @@ def parse_strategy(strategy: str, *, allow_hflip: bool = True) -> tuple[str, ...
     kinds = set(map(operation_kind, names))
     check(len(kinds) == len(names), "an augmentation must name each operation once", strategy)
     return tuple(name for name in names if allow_hflip or name != "flip")
+
+
+def remove_unused_flip(config: T, *, allow_hflip: bool) -> T:
+    """Return a recipe or protocol without flip if the data do not allow it: records state what is applied."""
+    settings: Any = config
+    strategy = getattr(settings, "augment", "none")
+    operations = parse_strategy(strategy, allow_hflip=allow_hflip)
+    if operations == parse_strategy(strategy):
+        return config
+    applied: T = dataclasses.replace(settings, augment="_".join(operations) or "none")
+    return applied
 
 
 def operation_kind(operation: str) -> str:

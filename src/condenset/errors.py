@@ -6,16 +6,79 @@ import difflib
 import math
 import numbers
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
+
+FlagFormatter = Callable[[str], str | None]  # the flag of an option by its Python name, None if there is none
+
+_flag_formatter: ContextVar[FlagFormatter | None] = ContextVar("flag_formatter", default=None)  # None: Python
 
 
 class UserError(ValueError):
-    """A mistake that the user can correct. The command line prints its one line and exits with code 2."""
+    """A mistake that the user can correct. The command line prints its one line and exits with code 2.
 
-    def __init__(self, message: str) -> None:
-        line = " ".join(message.splitlines())  # a file name can contain line breaks and terminal control characters
-        super().__init__("".join(char if char.isprintable() else ascii(char)[1:-1] for char in line))
+    Args:
+        message: The rule, the value given and the way out.
+        details: Lines to print below the message, such as a tree of folders.
+    """
+
+    def __init__(self, message: str, *, details: str = "") -> None:
+        super().__init__(escape_controls(" ".join(message.splitlines())))  # a file name can contain line breaks
+        self.details = "\n".join(map(escape_controls, details.splitlines()))
+        if self.details:
+            self.add_note(self.details)  # Python prints notes below the message
+
+
+def escape_controls(line: str) -> str:
+    """Escape terminal control characters and lone surrogates, which names in files from outside can contain."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in line)
+
+
+@contextmanager
+def use_flags(formatter: FlagFormatter | None) -> Iterator[None]:
+    """Name options by their flags in the block, as the command line does; None: by their Python names."""
+    token = _flag_formatter.set(formatter)
+    try:
+        yield
+    finally:
+        _flag_formatter.reset(token)
+
+
+def option(name: str, value: object = None) -> str:
+    """Return how the user gives an option: `--allow-fewer` on the command line, `allow_fewer=True` in Python.
+
+    Args:
+        name: The name of the option in Python.
+        value: The value to give. None: the name alone, `--size` or `size=`.
+    """
+    formatter = _flag_formatter.get()
+    if formatter is None:
+        return f"{name}=" if value is None else f"{name}={value!r}"
+    flag = formatter(name)
+    if flag is None:  # a field of a recipe
+        text = "" if value is None else "true" if value is True else str(value)
+        return f"--set {name}={text}"
+    return flag if value is None or value is True else f"{flag} {value}"
+
+
+def has_option(name: str) -> bool:
+    """Return whether the command in use has an option. In Python, every function that reads data has it."""
+    formatter = _flag_formatter.get()
+    return formatter is None or formatter(name) is not None
+
+
+def by_interface(*, command_line: str, python: str) -> str:
+    """Return the text for the interface in use."""
+    return python if _flag_formatter.get() is None else command_line
+
+
+def option_name(name: str) -> str:
+    """Return the name of an option in a rule: the Python name, or the flag where that is another word (`--nets`)."""
+    formatter = _flag_formatter.get()
+    flag = formatter(name) if formatter else None
+    return name if flag in (None, f"--{name.replace('_', '-')}") else str(flag)
 
 
 def check(condition: bool, rule: str, value: object) -> None:
@@ -30,11 +93,12 @@ def check_type(value: object, types: type | tuple[type, ...], rule: str) -> None
         raise UserError(f"{rule}, but got {describe_value(value)}")
 
 
-def check_int(name: str, value: Any, minimum: int | None = None) -> int:
-    """Check that a value is an integer of at most 64 bits and at least `minimum`, and return it as a Python int."""
-    rule = f"{name} must be a whole number" + ("" if minimum is None else f", {minimum} or more")
+def check_int(name: str, value: Any, minimum: int | None = None, maximum: int | None = None) -> int:
+    """Check that a value is an integer from `minimum` to `maximum`, of at most 64 bits; return it as a Python int."""
+    rule = f"{option_name(name)} must be a whole number" + ("" if minimum is None else f", {minimum} or more")
     check(is_int(value) and (minimum is None or value >= minimum), rule, value)
-    check(int(value).bit_length() <= 64, f"{name} must be a whole number of at most 64 bits", value)
+    check(int(value).bit_length() <= 64, f"{option_name(name)} must be a whole number of at most 64 bits", value)
+    check(maximum is None or value <= maximum, f"{option_name(name)} must be at most {maximum}", value)
     return int(value)
 
 
@@ -47,6 +111,11 @@ def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
     text = value if isinstance(value, str) else safe_repr(value)
     nearest = difflib.get_close_matches(text.lower(), names, n=1)
     raise UserError(message + (f"; did you mean {nearest[0]!r}?" if nearest else ""))
+
+
+def check_path(name: str, value: object) -> None:
+    """Check that an argument is a path."""
+    check_type(value, (str, os.PathLike), f"{name} must be a path")
 
 
 def check_path_encoding(path: str | os.PathLike[str]) -> None:

@@ -26,13 +26,15 @@ from helpers.command_line import (
         (("run", "no/such/folder", "--ipc", 1), ["no such folder or file: no/such/folder"]),
         (("run", "missing.npz", "--ipc", 1), ["missing.npz"]),
         (("run", "~no-such-user/x.npz", "--ipc", 1), ["~no-such-user/x.npz"]),
-        (("run", "mnist", "--ipc", 1, "--data-dir", "~no-such-user/x"), ["mnist"]),
+        (("run", "mnist", "--ipc", 1, "--data-dir", "~no-such-user/x"), ["'~no-such-user/x'"]),
         (("run", "mnist", "--ipc", 1), ["condenset data get mnist"]),
         (("run", "toy.npz", "--ipc", 1, "--method", "dmm"), ["random, herding", "did you mean 'dm'"]),
         (("run", "toy.npz", "--ipc", 1, "--network", "convnett"), ["did you mean 'convnet'"]),
         (("run", "toy.npz", "--ipc", 1, "--network", "convnet(wdth=3)"), ["did you mean 'width'"]),
         (("run", "toy.npz", "--ipc", 1, "--network", "convnet(norm='bn')"), ["none, batch, layer", "'bn'"]),
         (("run", "toy.npz", "--ipc", 1, "--network", "convnet(depth=9)"), ["depth"]),
+        (("run", "toy.npz", "--ipc", 1, "--network", "convnet(width=8, depth=2),mlp"), ["one network", "evaluate RUN"]),
+        (("condense", "toy.npz", "--ipc", 1, "--network", "convnet,mlp"), ["one network", "evaluate RUN"]),
         (("run", "toy.npz", "--ipc", 1, "--itertions", 3), ["--itertions", "--iterations"]),
         (("rn", "toy.npz"), ["'rn'", "run"]),
         (("run",), ["no dataset: give a name"]),
@@ -43,16 +45,18 @@ from helpers.command_line import (
         (("run", "toy.npz", "--ipc", "1,,2"), ["--ipc must be whole numbers", "''"]),
         (("run", "toy.npz", "--ipc", 1, "--set", "dm.lr=1", "--set", "dm.lr=2"), ["must be given once", "'dm.lr'"]),
         (("run", "toy.npz", "--ipc", 1, "--augment", "none_flip"), ["either none or operations", "'none_flip'"]),
-        (("run", "toy.npz", "--ipc", 13), ["class 'class 0' has only 12", "--set allow_fewer=true"]),
+        (
+            ("run", "toy.npz", "--ipc", 13),
+            ["3 classes have fewer training images, 'class 0' (12)", "--allow-fewer", "--ipc-share"],
+        ),
         (
             ("run", "toy.npz", "--ipc", 1, "--iterations", -1),
             ["iterations must be a whole number, 0 or more, but got -1"],
         ),
         (("run", "toy.npz", "--ipc", 1, "--lr", "nan"), ["lr must be a number above 0, but got nan"]),
         (("run", "toy.npz", "--ipc", 1, "--init", "reel"), ["did you mean 'real'"]),
-        (("run", "toy.npz", "--ipc", 1, "--nets", 0), ["num_networks must be a whole number, 1 or more, but got 0"]),
+        (("run", "toy.npz", "--ipc", 1, "--nets", 0), ["--nets must be a whole number, 1 or more, but got 0"]),
         (("run", "toy.npz", "--ipc", 1, "--epochs", -1), ["epochs must be a whole number, 0 or more, but got -1"]),
-        (("run", "toy.npz", "--ipc", 1, "--size", 16), ["8x8", "16"]),
         (("run", "toy.npz", "--ipc", 1, "--method", "random", "--lr", 3), ["option of random", "'lr'"]),
         (("run", "toy.npz", "--ipc", 1, "--set", "momentun=0"), ["option of a method", "did you mean 'momentum'"]),
         (("run", "toy.npz", "--ipc", 1, "--set", "kernel=rbf"), ["option of random, dm", "'kernel'"]),
@@ -116,7 +120,7 @@ def test_a_missing_device_is_an_error(condenset: CommandRunner, toy: Path, monke
 
 def test_an_unfinished_run_has_no_set(condenset: CommandRunner, toy: Path) -> None:
     condenset("condense", toy, "--ipc", 1, "--method", "random", "--out", "a")
-    Path("a/condensed.safetensors").unlink()
+    Path("a/sets/random-1.safetensors").unlink()
     for command in ("show", "evaluate"):
         error_line = condenset(command, "a").error_line
         assert "a is an unfinished run without a set" in error_line and "condenset resume a" in error_line
@@ -128,7 +132,8 @@ def test_an_experiment_that_cannot_start_leaves_no_directory(condenset: CommandR
     few = write_npz(Path("few.npz"), counts=(6, 9))
     sizes = ("paper", "sizes", "--scale", "tiny", "--dataset", few, "--out", "a", "--set", "iterations=1", "--nets", 1)
     error_line = condenset(*sizes).error_line
-    assert "got 10 and class" in error_line and "--set allow_fewer=true" in error_line
+    assert "got 10 and 2 classes have fewer" in error_line and "--ipc-share" not in error_line
+    assert "--set allow_fewer=true" in error_line
     assert "--allow-fewer" not in error_line  # `paper` has no such option
     assert not Path("a").exists()
     assert condenset(*sizes, "--set", "allow_fewer=true", "--epochs", 0, "--whole-epochs", 0).code == 0
@@ -174,15 +179,17 @@ def test_a_path_that_is_too_long_is_one_line(
     assert list_files(tmp_path) == ["toy.npz"]
 
 
-def test_a_class_with_too_few_images_is_named_before_the_run(condenset: CommandRunner, tmp_path: Path) -> None:
-    """The smallest class is named, so that one correction of `--ipc` is enough."""
+def test_classes_with_too_few_images_are_named_before_the_run(condenset: CommandRunner, tmp_path: Path) -> None:
+    """The smallest class is named first, so that one correction of `--ipc` is enough."""
     path = write_npz(tmp_path / "uneven.npz", (4, 2, 9))
     before = read_files(tmp_path)
     error_line = condenset("run", path, "--ipc", 5, *TINY, "--out", "a").error_line
-    assert "got 5 and class 'class 1' has only 2 training images" in error_line
+    assert "got 5 and 2 classes have fewer training images, 'class 1' (2), 'class 0' (4)" in error_line
     assert read_files(tmp_path) == before
     result = condenset("run", path, "--ipc", 3, *TINY, "--out", "a", "--allow-fewer", "--json")
-    assert [record["ipc"] for record in json.loads(result.out)] == [3, 3]
+    assert [record["ipc"] for record in json.loads(result.out)] == [[3, 2, 3]] * 2
+    assert (tmp_path / "a" / "sets" / "dm-2to3.safetensors").exists()
+    assert "to 2–3 images per class" in result.err
 
 
 RECIPE = """dataset = "toy.npz"
@@ -212,7 +219,7 @@ ipc = 1
         ("data_dir = 7\n" + RECIPE, ["data_dir must be text, but got 7"]),
         (RECIPE + "lr = 0\n", ["lr must be a number above 0, but got 0"]),
         (RECIPE + "network = 3\n", ["network must be text"]),
-        (RECIPE + '[[jobs]]\nmethod = "dm"\nipc = 1\nlr = 2\n', ["jobs must differ", "dm-1"]),
+        (RECIPE + '[[jobs]]\nmethod = "dm"\nipc = 1\nlr = 2\n', ["jobs must have different names", "dm-1"]),
         ('jobs = []\ndataset = "toy.npz"', ["at least one job"]),
         (RECIPE + "[protocol]\nepoch = 3\n", ["'epoch'", "did you mean 'epochs'"]),
         (RECIPE + "[protocol]\nnum_networks = 0\n", ["num_networks must be a whole number, 1 or more"]),
@@ -235,18 +242,21 @@ def test_an_invalid_config_is_one_line(
 
 
 def test_a_diverging_run_stops(condenset: CommandRunner, toy: Path, tmp_path: Path) -> None:
-    result = condenset("run", toy, "--ipc", 1, *TINY, "--lr", 1e30, "--out", "a")
-    assert "at iteration 2. Try a smaller lr. There is no checkpoint yet" in result.error_line
-    assert "condensed.safetensors" not in list_files(tmp_path / "a")
+    options = ("--method", "mmd", "--set", "kernel=linear", "--set", "lr=1e9", "--set", "iterations=8")
+    result = condenset("condense", toy, "--ipc", 1, *options, "--device", "cpu", "--out", "a")
+    assert "Try a smaller lr. There is no checkpoint yet" in result.error_line
+    assert "sets/mmd-1.safetensors" not in list_files(tmp_path / "a")
 
 
 def test_options_are_checked_before_the_data_are_loaded(
     condenset: CommandRunner, toy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     condenset("condense", toy, "--ipc", 1, "--method", "random", "--out", "a")
-    monkeypatch.setattr("condenset.data.load", lambda *arguments, **options: 1 / 0)
+    for function in ("condenset.data.load", "condenset.pipeline.run.load_splits"):
+        monkeypatch.setattr(function, lambda *arguments, **options: 1 / 0)
     assert "did you mean 'dm'" in condenset("run", toy, "--ipc", 1, "--method", "dmm").error_line
     assert "but got 0" in condenset("run", toy, "--ipc", 0).error_line
+    assert "crop, pad" in condenset("run", toy, "--fit", "stretch").error_line
     assert "did you mean 'convnet'" in condenset("run", toy, "--ipc", 1, "--network", "convnett").error_line
     assert "already contains a run" in condenset("run", toy, "--ipc", 1, "--out", "a").error_line
     assert "cannot write to" in condenset("evaluate", "a", *TINY_EVALUATION, "--out", toy / "scores.json").error_line

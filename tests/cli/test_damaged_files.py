@@ -14,6 +14,7 @@ import pytest
 from condenset.io import files
 from condenset.runs import checkpoint
 from condenset.runs.context import RunContext
+from condenset.runs.identity import IDENTITY
 from helpers.command_line import (
     TINY,
     TINY_EVALUATION,
@@ -22,6 +23,7 @@ from helpers.command_line import (
     list_files,
     read_files,
     read_records,
+    sets_equal,
 )
 
 
@@ -53,7 +55,7 @@ def test_a_damaged_set_file_is_an_error(
     condenset: CommandRunner, toy: Path, tmp_path: Path, damage: Callable[[bytes], bytes]
 ) -> None:
     condenset("condense", toy, "--ipc", 1, "--method", "random", "--out", "a")
-    path = tmp_path / "a" / "condensed.safetensors"
+    path = tmp_path / "a" / "sets" / "random-1.safetensors"
     path.write_bytes(damage(path.read_bytes()))
     before = read_files(tmp_path)
     for command in (
@@ -62,7 +64,7 @@ def test_a_damaged_set_file_is_an_error(
         ("evaluate", "a", *TINY_EVALUATION),
         ("resume", "a"),
     ):
-        assert "condensed.safetensors" in condenset(*command).error_line
+        assert "random-1.safetensors" in condenset(*command).error_line
     assert read_files(tmp_path) == before
 
 
@@ -75,24 +77,29 @@ def test_files_of_another_recipe_are_rejected(
     assert "checkpoint" in list_files(tmp_path / "a")
     recipe = tmp_path / "a" / "recipe.toml"
     text = recipe.read_text()
+    (tmp_path / "a" / IDENTITY).unlink()  # it would show that the recipe has changed, as results.json would
+    (tmp_path / "a" / "results.json").unlink()
     for old, new, differs in (("lr = 1.0", "lr = 2.0", "lr"), ("seed = 0", "seed = 1", "seed")):
         recipe.write_text(text.replace(old, new))
+        condenset("resume", "a")  # writes the identity
         before = read_files(tmp_path)
-        assert "condensed.safetensors belongs to another recipe" in condenset("resume", "a").error_line
+        error_line = condenset("resume", "a").error_line
+        assert f"dm-1.safetensors belongs to another recipe (it differs in {differs})" in error_line
         assert read_files(tmp_path) == before
-        set_content = (tmp_path / "a" / "condensed.safetensors").read_bytes()
-        (tmp_path / "a" / "condensed.safetensors").unlink()
+        set_content = (tmp_path / "a" / "sets" / "dm-1.safetensors").read_bytes()
+        (tmp_path / "a" / "sets" / "dm-1.safetensors").unlink()
         before = read_files(tmp_path)
         error_line = condenset("resume", "a").error_line
         assert f"a/checkpoint belongs to another recipe (it differs in {differs})" in error_line
         assert read_files(tmp_path) == before
-        (tmp_path / "a" / "condensed.safetensors").write_bytes(set_content)
+        (tmp_path / "a" / "sets" / "dm-1.safetensors").write_bytes(set_content)
+        (tmp_path / "a" / IDENTITY).unlink()
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"not a checkpoint at all"])
 def test_a_damaged_checkpoint_is_an_error(condenset: CommandRunner, toy: Path, tmp_path: Path, content: bytes) -> None:
     condenset("condense", toy, "--ipc", 1, *TINY_NETWORK, "--iterations", 2, "--out", "a")
-    (tmp_path / "a" / "condensed.safetensors").unlink()
+    (tmp_path / "a" / "sets" / "dm-1.safetensors").unlink()
     (tmp_path / "a" / "checkpoint").write_bytes(content)
     before = read_files(tmp_path)
     assert "a/checkpoint is not" in condenset("resume", "a").error_line
@@ -137,7 +144,7 @@ def test_a_run_on_a_full_disk_leaves_complete_files_and_resumes(
     monkeypatch.setattr(files.os, "fsync", lambda handle: written.append("x"))
     condenset(*command, "--out", "whole")
     total = len(written)
-    assert total >= 6  # recipe, two sets, results twice, picture
+    assert total >= 7  # identity, recipe, two sets, results twice, picture
     for number in range(total):
         written.clear()
 
@@ -153,8 +160,21 @@ def test_a_run_on_a_full_disk_leaves_complete_files_and_resumes(
         assert "No space left on device" in error_line
         assert not [name for name in list_files(directory) if name.endswith(".tmp")]
         monkeypatch.setattr(files.os, "fsync", lambda handle: None)
-        again = ("resume", directory) if number else (*command, "--out", directory)
+        again = ("resume", directory) if number > 1 else (*command, "--out", directory)
         assert condenset(*again).code == 0
         assert list_files(directory) == list_files(tmp_path / "whole")
         first, second = (read_records(path) for path in (tmp_path / "whole", directory))
         assert [record["accuracies"] for record in first] == [record["accuracies"] for record in second]
+
+
+def test_resume_reports_a_damaged_set_of_a_finished_run(condenset: CommandRunner, toy: Path) -> None:
+    options = ("--ipc", 1, "--method", "random", *TINY_NETWORK, *TINY_EVALUATION, "--no-whole")
+    assert condenset("run", toy, *options, "--out", "a").code == 0
+    path = Path("a/sets/random-1.safetensors")
+    content = path.read_bytes()
+    path.write_bytes(content[:-1])
+    assert condenset("resume", "a").error_line.endswith("delete it to make the set again")
+    path.unlink()
+    assert condenset("resume", "a").code == 0
+    Path("expected.safetensors").write_bytes(content)
+    assert sets_equal(path, Path("expected.safetensors"))

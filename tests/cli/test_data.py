@@ -1,12 +1,16 @@
-"""`condenset data` and `condenset methods`."""
+"""The command `condenset data`."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
-from condenset import METHODS, data
+import numpy as np
+import pytest
+
+from condenset import data
 from helpers.command_line import CommandRunner
+from helpers.data_files import make_classes
 
 
 def test_data_import_makes_a_named_dataset(condenset: CommandRunner, toy: Path) -> None:
@@ -34,8 +38,102 @@ def test_data_get_of_a_bundled_dataset_downloads_nothing(condenset: CommandRunne
     assert not any(path.is_file() for path in tmp_path.rglob("*"))
 
 
-def test_methods_lists_every_method(condenset: CommandRunner) -> None:
-    assert condenset("methods").out.splitlines()[0].split() == ["method", "description", "options"]
-    rows = json.loads(condenset("methods", "--json").out)
-    assert {row["name"] for row in rows} == METHODS.keys()
-    assert all(row["description"] for row in rows)
+def test_data_check_reports_unreadable_files(condenset: CommandRunner, tmp_path: Path) -> None:
+    make_classes(tmp_path / "own")
+    for name in ("a", "b"):
+        (tmp_path / "own" / name / "0.png").write_bytes(b"x")
+    result = condenset("data", "check", "own")
+    assert result.code == 2 and "unreadable files: 2\n" in result.out and "classes: a 4, b 4\n" in result.out
+    assert result.err.splitlines()[-1].startswith("condenset: image files must be readable, but 2 are not: ")
+    assert "--skip-bad" in result.err
+    result = condenset("data", "check", "own", "--skip-bad", "--json")
+    assert result.code == 0 and len(json.loads(result.out)["unreadable"]) == 2
+
+
+def write_arrays(path: Path, shape: tuple[int, ...], labels: list[int], dtype: str = "uint8") -> None:
+    np.savez(path, x=np.random.default_rng(0).integers(0, 256, (len(labels), *shape)).astype(dtype), y=labels)
+
+
+def make_dataset(kind: str) -> None:
+    """Write a dataset to data.npz or to the folder photos."""
+    path = Path("data.npz")
+    if kind == "numbers with gaps":
+        write_arrays(path, (4, 4), [7, 2, 7, 2])
+    elif kind == "other integers":
+        write_arrays(path, (4, 4), [0, 1, 0, 1], "int64")
+    elif kind == "one class":
+        write_arrays(path, (4, 4), [0, 0])
+    elif kind.startswith("wide arrays"):
+        write_arrays(path, (4, 6), [0, 1, 0, 1])
+    elif kind.startswith("wide files"):
+        make_classes(Path("photos"), count=3, size=(8, 6))
+    else:
+        make_classes(Path("photos"), count=3)
+        Path("photos/a/0.png").write_bytes(b"x")
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "error"),
+    [
+        ("numbers with gaps", (), None),
+        ("other integers", (), None),
+        ("one class", (), "nothing to classify"),
+        ("wide arrays", (), "not square: give --size, --fit crop or --fit pad"),
+        ("wide arrays with a size", ("--size", 4), None),
+        ("wide files", (), "not square: give --size, --fit crop or --fit pad"),
+        ("wide files with a fit", ("--fit", "pad"), None),
+        ("unreadable file", (), "readable"),
+        ("unreadable file left out", ("--skip-bad",), None),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:1 unreadable image files are left out")
+def test_commands_accept_the_same_datasets(
+    condenset: CommandRunner, kind: str, options: tuple[object, ...], error: str | None
+) -> None:
+    make_dataset(kind)
+    source = "data.npz" if Path("data.npz").exists() else "photos"
+    method = ("--method", "random", "--ipc", 1, "--device", "cpu", "--out", "out")
+    commands = (("data", "check", source), ("data", "import", source, "mine"), ("condense", source, *method))
+    for command in commands:
+        result = condenset(*command, *options)
+        assert result.code == (2 if error else 0), result
+        assert error is None or error in result.err, result
+        assert ".tmp" not in result.err and "/tmp/condenset" not in result.err
+
+
+@pytest.mark.filterwarnings("ignore:3 unreadable image files are left out")
+def test_data_import_counts_all_unreadable_files(condenset: CommandRunner, tmp_path: Path) -> None:
+    make_classes(tmp_path / "own" / "train", count=5)
+    make_classes(tmp_path / "own" / "test", count=3)
+    whole = (tmp_path / "own" / "train" / "a" / "1.png").read_bytes()
+    for name, content in (("train/a/0.png", b"x"), ("train/a/1.png", whole[:150]), ("test/b/2.png", b"")):
+        (tmp_path / "own" / name).write_bytes(content)  # one has a complete header
+    result = condenset("data", "import", "own", "mine")
+    first, *reasons = result.err.splitlines()[-4:]
+    assert result.code == 2 and first.startswith("condenset: image files must be readable, but 3 are not: ")
+    assert "--skip-bad" in first and len(reasons) == 3
+    assert condenset("data", "import", "own", "mine", "--skip-bad").code == 0
+
+
+def test_data_import_reports_missing_test_images(condenset: CommandRunner, tmp_path: Path) -> None:
+    make_classes(tmp_path / "own", count=3)
+    lines = condenset("data", "import", "own", "mine").out.splitlines()
+    assert "mine has no test images" in lines[-1] and "--test PATH or --test-share 0.2" in lines[-1]
+    result = condenset("data", "import", "own", "mine", "--overwrite", "--test-share", 0.4)
+    assert "no test images" not in result.out
+
+
+def test_data_list_shows_absolute_sources(condenset: CommandRunner, tmp_path: Path) -> None:
+    make_classes(tmp_path / "own", count=3)
+    make_classes(tmp_path / "other", count=2)
+    assert condenset("data", "import", "own", "mine", "--test", "other").code == 0
+    entry = next(e for e in json.loads(condenset("data", "list", "--json").out) if e["name"] == "mine")
+    assert entry["title"] == f"{tmp_path / 'own'}; test images from {tmp_path / 'other'}"
+
+
+def test_data_check_reports_classes_too_small_for_a_hold_out(condenset: CommandRunner, tmp_path: Path) -> None:
+    make_classes(tmp_path / "own", "a", count=3)
+    make_classes(tmp_path / "own", ["b", "c"], count=1)
+    result = condenset("data", "check", "own", "--test-share", 0.5)
+    assert result.code == 2 and "classes: b 1, c 1, a 3\n" in result.out
+    assert "but 'b', 'c' have one" in result.err and "--test PATH" in result.err

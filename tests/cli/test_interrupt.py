@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -66,9 +67,10 @@ def read_accuracies(directory: Path) -> list[list[float]]:
 
 def assert_runs_equal(directory: Path, other: Path) -> None:
     """Check that two runs have the same sets, accuracies and files, without leftovers."""
-    assert sets_equal(directory / "condensed.safetensors", other / "condensed.safetensors")
-    assert read_accuracies(directory) == read_accuracies(other)
     assert list_files(directory) == list_files(other)
+    for path in (other / "sets").iterdir():
+        assert sets_equal(directory / "sets" / path.name, path)
+    assert read_accuracies(directory) == read_accuracies(other)
 
 
 def count_events(directory: Path, kind: str) -> int:
@@ -90,14 +92,16 @@ def assert_files_complete(directory: Path) -> None:
 
 
 def read_checkpoint(directory: Path) -> dict[str, Any]:
-    """Return the metadata of the checkpoint of a run."""
-    metadata: dict[str, Any] = json.loads(read_tensors(directory / "checkpoint")[1]["checkpoint"])
+    """Return the metadata of the last checkpoint of a run; a kill while it was written leaves the one before."""
+    path = directory / "checkpoint"
+    path = path if path.exists() else directory / "checkpoint.previous"
+    metadata: dict[str, Any] = json.loads(read_tensors(path)[1]["checkpoint"])
     return metadata
 
 
 def test_a_run_killed_while_condensing_resumes(workspace: Path, uninterrupted_run: Path) -> None:
     directory = workspace / "condensing"
-    kill_repeatedly(workspace, directory, "step", directory / "condensed.safetensors")
+    kill_repeatedly(workspace, directory, "step", directory / "sets" / "dm-2.safetensors")
     assert start_or_resume(workspace, directory).wait().code == 0
     assert_runs_equal(directory, uninterrupted_run)
 
@@ -149,9 +153,9 @@ def test_a_run_killed_before_every_rename_resumes(workspace: Path) -> None:
     command = ("run", workspace / "toy.npz", "--ipc", 1, *TINY)
     assert CommandProcess((*command, "--out", workspace / "renames"), workspace).wait().code == 0
     directory = workspace / "killed before renames"
-    for number in range(7):  # of 8 files: recipe, set, results, set, results, picture, chart twice
+    for number in range(7):  # of 9 files: identity, recipe, set, results, set, results, picture, chart twice
         arguments = ("resume", directory) if number else (*command, "--out", directory)
-        assert CommandProcess(arguments, workspace, KillAtRename(2)).wait().code == -signal.SIGKILL
+        assert CommandProcess(arguments, workspace, KillAtRename(2 if number else 3)).wait().code == -signal.SIGKILL
         assert len([name for name in list_files(directory) if name.endswith(".tmp")]) == 1
         assert_files_complete(directory)
     assert CommandProcess(("resume", directory), workspace).wait().code == 0
@@ -200,19 +204,37 @@ def test_ctrl_c_stops_a_real_process(tmp_path: Path) -> None:
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     hint = "stopped. Resume with: condenset resume runs/digits"
-    assert err.splitlines()[-2:] == ["stopping after this step …", hint]
+    assert err.splitlines()[-2:] == ["stopping … (press Ctrl-C again to stop at once)", hint]
     assert (tmp_path / "runs" / "digits" / "checkpoint").exists()
 
 
-def test_a_stopped_evaluation_writes_the_scores_it_has(workspace: Path, uninterrupted_run: Path) -> None:
-    sets, scores = [uninterrupted_run] * 50, workspace / "scores.json"
-    process = CommandProcess(("evaluate", *sets, "--nets", 2, "--epochs", 20, "--out", scores), workspace)
-    process.wait_until(scores.exists)
+def test_a_stopped_evaluation_prints_its_scores_and_resumes(workspace: Path, uninterrupted_run: Path) -> None:
+    networks = ("--network", "convnet(width=8, depth=1),mlp(width=8)")
+    options = (*networks, "--nets", NUM_NETWORKS, "--epochs", 40, "--device", "cpu")
+    expected, directory = workspace / "all scores", workspace / "scores"
+    assert CommandProcess(("evaluate", uninterrupted_run, *options, "--out", expected), workspace).wait().code == 0
+    process = CommandProcess(("evaluate", uninterrupted_run, *options, "--out", directory), workspace)
+    process.wait_until(lambda: count_events(directory, "network") >= NUM_NETWORKS + 2)
     process.send(signal.SIGINT)
     result = process.wait()
     assert result.code == 130
-    assert result.err.splitlines()[-1] == "stopped"
-    assert 1 <= len(json.loads(scores.read_text())) < 50
+    assert result.err.splitlines()[-1] == f"stopped. Resume with: condenset resume {directory}"
+    header, row = result.out.splitlines()
+    assert header.endswith("convnet(width=8, depth=1)  mlp(width=8)")
+    assert re.search(
+        rf"toy.npz +dm +2 +[0-9.]+ ± [0-9.]+ +[0-9.]+ ± [0-9.]+ \([2-7] of {NUM_NETWORKS} networks\)$", row
+    )
+    assert len(read_records(directory)) == 1
+    resumed = CommandProcess(("resume", directory), workspace).wait()
+    assert resumed.code == 0 and f"of {NUM_NETWORKS} networks" not in resumed.out
+    assert read_accuracies(directory) == read_accuracies(expected)
+    assert list_files(directory) == list_files(expected)
+    events = [json.loads(line) for line in (directory / "events.jsonl").read_text().splitlines()]
+    assert [event["net"] for event in events] == 2 * list(range(NUM_NETWORKS))  # none is repeated
+    for name in ("balanced_accuracy", "per_class_accuracy", "confusion"):
+        assert [record[name] for record in read_records(directory)] == [
+            record[name] for record in read_records(expected)
+        ]
 
 
 def test_without_a_terminal_only_one_line_is_printed_to_stderr(workspace: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -56,6 +57,18 @@ def test_a_closed_pipe_prints_no_traceback() -> None:
     assert process.wait() == 1
 
 
+def test_ctrl_c_during_imports_prints_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "typer.py").write_text("import time\nprint('importing', flush=True)\ntime.sleep(60)\n")
+    command = [sys.executable, "-m", "condenset", "--version"]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "importing\n"
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=60) == ("", "stopped\n")
+    assert process.returncode == 130
+
+
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
@@ -78,11 +91,11 @@ def test_main_runs_in_a_thread(arguments: tuple[str, ...], code: int, toy: Path,
     thread.start()
     thread.join()
     assert codes == [code]
-    assert (tmp_path / "a" / "condensed.safetensors").exists() == ("a" in arguments)
+    assert (tmp_path / "a" / "sets" / "dm-1.safetensors").exists() == ("a" in arguments)
 
 
 def test_a_bug_raises(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("condenset.data.load", lambda *args, **options: 1 / 0)
+    monkeypatch.setattr("condenset.pipeline.run.load_splits", lambda *args, **options: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         main(["run", str(toy), "--ipc", "1", *TINY])
 
@@ -91,7 +104,7 @@ def test_an_end_of_file_in_a_bug_is_no_stop(toy: Path, monkeypatch: pytest.Monke
     def raise_eof(*args: object, **options: object) -> None:
         raise EOFError
 
-    monkeypatch.setattr("condenset.data.load", raise_eof)
+    monkeypatch.setattr("condenset.pipeline.run.load_splits", raise_eof)
     with pytest.raises(EOFError):
         main(["run", str(toy), "--ipc", "1", *TINY])
 

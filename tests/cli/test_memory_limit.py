@@ -45,7 +45,7 @@ def test_the_limit_reaches_the_run_and_is_stored(
     assert condenset("run", toy, *OPTIONS, *TINY_EVALUATION, "--no-whole", "--out", "d").code == 0
     assert memory_limits == [4 * 2**30, 4 * 2**30, 10**9, 4 * 2**30, 512 * 2**20, None]
     assert "memory_limit" not in tomllib.loads(Path("d/recipe.toml").read_text())
-    assert sets_equal(Path("a/condensed.safetensors"), Path("d/condensed.safetensors"))
+    assert sets_equal(Path("a/sets/dm-1.safetensors"), Path("d/sets/dm-1.safetensors"))
 
 
 def test_a_limit_that_cannot_be_met_prints_one_warning(condenset: CommandRunner, toy: Path) -> None:

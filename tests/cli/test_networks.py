@@ -17,6 +17,9 @@ def test_networks_lists_the_architectures(condenset: CommandRunner) -> None:
     assert condenset("networks").out.splitlines()[0].split() == ["network", "description", "options"]
     rows = json.loads(condenset("networks", "--json").out)
     assert {"convnet", "mlp"} <= {row["name"] for row in rows}
+    (norm,) = [item for row in rows if row["name"] == "vgg11" for item in row["options"]]
+    choices = ["instance", "batch"]
+    assert norm == {"name": "norm", "type": "str", "default": "instance", "choices": choices}
     assert "train-pool" in condenset("networks", "--help").out
     assert "train-pools" in condenset("networks", "train-pools").error_line
 
@@ -38,7 +41,7 @@ def test_a_pool_is_trained_once_and_used_by_dm(condenset: CommandRunner, toy: Pa
     job = f'method = "dm"\nipc = 1\nnetwork = "{TINY_NETWORK[1]}"\niterations = 2\npool = "p"\n'
     Path("recipe.toml").write_text(f'dataset = "{toy}"\ndevice = "cpu"\n[[jobs]]\n{job}')
     assert condenset("condense", "--config", "recipe.toml", "--out", "c").code == 0
-    provenance = CondensedSet.load("c/condensed.safetensors").provenance
+    provenance = CondensedSet.load("c/sets/dm-1.safetensors").provenance
     assert provenance["pool"]["fingerprint"] == NetworkPool.load("p").fingerprint
     assert provenance["recipe"]["pool"] == str(tmp_path / "p")
     assert "group=all" in condenset("show", "c").out

@@ -18,8 +18,10 @@ from condenset.pipeline.request import RunRequest
 from condenset.report.charts import new_chart
 from condenset.runs.context import RunContext
 from helpers.command_line import CommandRunner, write_npz
+from helpers.data_files import make_classes
 
-COMPUTE_OPTIONS = ("--seed", 6, "--device", "cpu", "--precision", "bfloat16", "--memory", "1K", "--size", 9)
+COMPUTE_OPTIONS = ("--seed", 6, "--device", "cpu", "--precision", "bfloat16", "--memory", "1K")
+LOAD_OPTIONS = ("--size", 9, "--fit", "pad", "--background", "red", "--white-level", 4095, "--nested", "--skip-bad")
 METHOD_OPTIONS = ("--method", "dm", "--ipc", "3,4", "--ipc", 5, "--set", "momentum=0.25", "--allow-fewer")
 LEARNING_OPTIONS = ("--network", "mlp", "--iterations", 8, "--lr", 0.5, "--init", "noise", "--augment", "crop")
 EVALUATION_OPTIONS = ("--nets", 4, "--epochs", 5, "--whole-epochs", 7)
@@ -39,7 +41,7 @@ def test_every_option_of_a_run_is_passed_on(
     monkeypatch.setattr(pipeline_run, "start_run", start_run)
     evaluates = command != "condense"
     options = (*METHOD_OPTIONS, *LEARNING_OPTIONS, *(EVALUATION_OPTIONS if evaluates else ()), *COMPUTE_OPTIONS)
-    assert condenset(command, "digits", *options, *FILE_OPTIONS).out == "[]\n"
+    assert condenset(command, "digits", *options, *LOAD_OPTIONS, "--test", "t", *FILE_OPTIONS).out == "[]\n"
     ((request, arguments),) = calls
     learning = {"network": "mlp", "iterations": 8, "lr": 0.5, "init": "noise", "augment": "crop"}
     assert request.recipe_fields == {"allow_fewer": True, "momentum": 0.25, **learning}
@@ -57,7 +59,15 @@ def test_every_option_of_a_run_is_passed_on(
         "device": "cpu",
         "precision": "bfloat16",
         "memory_limit": 1024,
-        "size": 9,
+        "load_fields": {
+            "size": 9,
+            "fit": "pad",
+            "background": "red",
+            "white_level": 4095,
+            "nested": True,
+            "skip_bad": True,
+            "test": "t",
+        },
         "data_dir": Path("d"),
     }
 
@@ -83,7 +93,7 @@ def test_every_option_of_an_experiment_is_passed_on_and_stored(
 ) -> None:
     options = ["--methods", "random,dm", "--ipc", "3, 1", "--set", "dm.lr=2", "--nets", 4, "--epochs", 5]
     options += ["--whole-epochs", 7, "--sets", 2, "--seed", 6, "--precision", "bfloat16", "--memory", "1K"]
-    options += ["--device", "cpu", "--size", 8, "--out", "a"]
+    options += ["--device", "cpu", "--size", 8, "--background", "black", "--out", "a"]
     assert condenset("paper", "sizes", "--dataset", toy, "--scale", "tiny", *options).code == 0
     assert condenset("resume", "a").code == 0
     assert condenset("resume", "a", "--memory", "2K").code == 0
@@ -96,7 +106,18 @@ def test_every_option_of_an_experiment_is_passed_on_and_stored(
         expected = {"name": "sizes", "scale": "tiny", "num_sets": 2, "dataset": str(toy)}
         assert {key: arguments[key] for key in expected} == expected
         assert (run.seed, run.compute.precision) == (6, "bfloat16")
-    assert tomllib.loads(Path("a/experiment.toml").read_text())["size"] == 8
+    config = tomllib.loads(Path("a/experiment.toml").read_text())
+    assert (config["size"], config["background"]) == (8, "black") and "fit" not in config
+
+
+def test_an_experiment_holds_out_test_images_and_says_so(
+    condenset: CommandRunner, tmp_path: Path, experiments: list[tuple[RunContext, dict[str, Any]]]
+) -> None:
+    make_classes(tmp_path / "photos", "ab", count=5)
+    result = condenset("paper", "sizes", "--dataset", "photos", "--scale", "tiny", "--ipc", 1, "--out", "a")
+    assert "(20% of the images are held out for the test)" in result.err
+    assert tomllib.loads(Path("a/experiment.toml").read_text())["test_share"] == 0.2
+    assert condenset("resume", "a").code == 0
 
 
 def test_resume_finds_a_dataset_in_another_data_directory(condenset: CommandRunner, toy: Path) -> None:

@@ -91,7 +91,7 @@ def test_overwrite_removes_only_the_files_of_a_run(condenset: CommandRunner, toy
     assert read_files(tmp_path) == before
     condense = ("condense", toy, "--ipc", 1, *TINY_NETWORK, "--iterations", 1)
     assert condenset(*condense, "--out", "a", "--overwrite").code == 0
-    new_files = ["condensed.safetensors", "events.jsonl", "grid.png", "recipe.toml", "results.json"]
+    new_files = ["events.jsonl", "grid.png", "recipe.toml", "results.json", "sets/dm-1.safetensors"]
     assert list_files(tmp_path / "a") == sorted([*new_files, "notes.txt", "sets/other.safetensors"])
     assert Path("a/notes.txt").read_text() == "notes of the user"
 
@@ -109,3 +109,18 @@ def test_a_directory_that_is_not_a_run_is_never_overwritten(
             result = condenset("run", toy, "--ipc", 1, *TINY, "--out", directory, *overwrite)
             assert f"{directory} must be empty or a run directory" in result.error_line
     assert read_files(tmp_path) == before
+
+
+def test_a_stopped_run_repeats_the_options_of_its_resume(
+    condenset: CommandRunner, toy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    condenset("run", toy, "--ipc", 1, *TINY, "--out", "a")
+    toy.rename("new.npz")
+    monkeypatch.setattr("condenset.pipeline.run.execute_plan", stop)
+    result = condenset("resume", "a", "--dataset", "new.npz", "--device", "cpu")
+    assert result.code == 130
+    assert "Condensing new.npz to 1 image per class" in result.err
+    assert result.err.endswith("stopped. Resume with: condenset resume a --device cpu --dataset new.npz\n")

@@ -21,6 +21,7 @@ from helpers.command_line import (
     read_files,
     read_records,
     sets_equal,
+    write_npz,
 )
 
 
@@ -32,12 +33,12 @@ def test_run_writes_sets_results_and_figures(condenset: CommandRunner, tmp_path:
     assert list_files(directory) == [
         "chart.png",
         "chart.svg",
-        "condensed.safetensors",
         "events.jsonl",
         "grid.png",
         "recipe.toml",
         "results.json",
         "sets/dm-1.safetensors",
+        "sets/dm-2.safetensors",
         "sets/random-1.safetensors",
         "sets/random-2.safetensors",
     ]
@@ -51,13 +52,13 @@ def test_run_writes_sets_results_and_figures(condenset: CommandRunner, tmp_path:
         assert 0 <= record["accuracy_mean"] <= 1
         assert record["accuracies"] == [record["accuracy_mean"]]
     assert [record["iterations"] for record in records] == [0, 3, 0, 3]
-    assert CondensedSet.load(directory / "condensed.safetensors").provenance["recipe"]["ipc"] == 2
+    assert CondensedSet.load(directory / "sets" / "dm-2.safetensors").provenance["recipe"]["ipc"] == 2
     with Image.open(directory / "grid.png") as image:
         image.verify()
     events = [json.loads(line) for line in (directory / "events.jsonl").read_text().splitlines()]
     assert {event["event"] for event in events} == {"step", "network"}
     assert all({"loss", "seconds", "step"} <= set(event) for event in events if event["event"] == "step")
-    for file in ("grid.png", "results.json", "condensed.safetensors"):
+    for file in ("grid.png", "results.json", "sets"):
         assert str(Path("runs") / "digits" / file) in result.out
     assert condenset("run", "digits", "--ipc", 1, *options).code == 0
     assert (tmp_path / "runs" / "digits-2" / "results.json").exists()
@@ -74,6 +75,34 @@ def test_the_first_line_names_the_work_the_device_and_the_directory(condenset: C
 def test_ipc_defaults_to_10(condenset: CommandRunner, toy: Path) -> None:
     assert condenset("condense", toy, "--method", "random", "--out", "a").code == 0
     assert [record["ipc"] for record in read_records(Path("a"))] == [10]
+
+
+def test_ipc_share_gives_numbers_per_class(condenset: CommandRunner, tmp_path: Path) -> None:
+    data = write_npz(tmp_path / "unbalanced.npz", counts=(12, 8, 3))
+    result = condenset("run", data, "--ipc-share", 0.25, *TINY, "--out", "a")
+    assert "to 1–3 images per class with random, dm" in result.err
+    assert [line.split()[:2] for line in result.out.splitlines()[1:3]] == [["random", "1–3"], ["dm", "1–3"]]
+    recipe = tomllib.loads(Path("a/recipe.toml").read_text())
+    assert [job["ipc"] for job in recipe["jobs"]] == [[3, 2, 1]] * 2
+    records, path = read_records(Path("a")), Path("a/sets/dm-1to3.safetensors")
+    assert [record["ipc"] for record in records] == [[3, 2, 1]] * 2
+    assert CondensedSet.load(path).labels.tolist() == [0, 0, 0, 1, 1, 2]
+    assert "ipc=1–3," in condenset("show", path).out
+    assert json.loads(condenset("show", path, "--json").out)["recipe"]["ipc"] == [3, 2, 1]
+    files = read_files(Path("a"))
+    assert condenset("resume", "a").out == result.out
+    assert read_files(Path("a")) == files
+    assert condenset("condense", "--config", "a/recipe.toml", "--method", "dm", "--out", "b").code == 0
+    assert sets_equal(path, Path("b/sets/dm-1to3.safetensors"))
+    assert condenset("condense", data, "--method", "random", "--ipc", 1, "--out", "a", "--overwrite").code == 0
+    assert [file for file in list_files(Path("a")) if "sets" in file] == ["sets/random-1.safetensors"]
+
+
+def test_ipc_and_ipc_share_exclude_each_other(condenset: CommandRunner, toy: Path) -> None:
+    for command in ("run", "compare", "condense"):
+        error_line = condenset(command, toy, "--ipc", 1, "--ipc-share", 0.1).error_line
+        assert "--ipc and --ipc-share exclude each other: give one of the two" in error_line
+    assert "must be a number above 0, at most 1, but got 2.0" in condenset("run", toy, "--ipc-share", 2).error_line
 
 
 def test_the_whole_dataset_is_scored_unless_disabled(condenset: CommandRunner, toy: Path) -> None:
@@ -105,11 +134,11 @@ def test_json_prints_the_records_and_nothing_else(condenset: CommandRunner, toy:
 def test_condense_makes_a_set_without_scoring_it(condenset: CommandRunner, toy: Path, tmp_path: Path) -> None:
     result = condenset("condense", toy, "--ipc", 2, *TINY_NETWORK, "--iterations", 3, "--out", "c")
     assert result.code == 0
-    files = ["condensed.safetensors", "events.jsonl", "grid.png", "recipe.toml", "results.json"]
+    files = ["events.jsonl", "grid.png", "recipe.toml", "results.json", "sets/dm-2.safetensors"]
     assert list_files(tmp_path / "c") == files
-    assert len(CondensedSet.load("c/condensed.safetensors")) == 6
+    assert len(CondensedSet.load("c/sets/dm-2.safetensors")) == 6
     assert condenset("condense", "--config", "c/recipe.toml", "--out", "d").code == 0
-    assert sets_equal(tmp_path / "c" / "condensed.safetensors", tmp_path / "d" / "condensed.safetensors")
+    assert sets_equal(tmp_path / "c" / "sets" / "dm-2.safetensors", tmp_path / "d" / "sets" / "dm-2.safetensors")
     assert "condenset condense --config" in (tmp_path / "c" / "recipe.toml").read_text()
 
 
@@ -120,14 +149,14 @@ def test_folders_of_images_and_imported_datasets_give_equal_sets(condenset: Comm
             path = tmp_path / "pets" / name / f"{number}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
             Image.fromarray(random.integers(0, 256, (9, 12, 3), np.uint8)).save(path)
-    assert "--size" in condenset("run", "pets", "--ipc", 1).error_line
+    assert "--size" in condenset("run", "pets", "--ipc", 1).err
     assert condenset("run", "pets", "--size", 8, "--ipc", 1, *TINY).code == 0
     recipe = tomllib.loads(Path("runs/pets/recipe.toml").read_text())
     assert recipe["dataset"] == str(tmp_path / "pets")  # absolute: the run can be resumed from anywhere
-    assert condenset("data", "import", "pets", "animals", "--size", 8).code == 0
+    assert condenset("data", "import", "pets", "animals", "--size", 8, "--test-share", 0.2).code == 0
     assert condenset("run", "animals", "--ipc", 1, *TINY).code == 0
     assert tomllib.loads(Path("runs/animals/recipe.toml").read_text())["dataset"] == "animals"
-    assert sets_equal(Path("runs/pets/condensed.safetensors"), Path("runs/animals/condensed.safetensors"))
+    assert sets_equal(Path("runs/pets/sets/dm-1.safetensors"), Path("runs/animals/sets/dm-1.safetensors"))
     assert condenset("evaluate", "runs/pets", *TINY_EVALUATION).code == 0  # the image size is that of the run
 
 

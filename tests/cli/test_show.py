@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from helpers.command_line import CommandRunner, read_files
+from helpers.command_line import CommandRunner, read_files, write_npz
 
 
 @pytest.fixture
@@ -21,11 +21,11 @@ def run(condenset: CommandRunner, toy: Path) -> Path:
 
 
 def test_show_prints_a_summary_and_draws_the_images(condenset: CommandRunner, run: Path, tmp_path: Path) -> None:
-    result = condenset("show", run / "condensed.safetensors")
+    result = condenset("show", run / "sets" / "random-2.safetensors")
     assert result.code == 0
     assert "6 of 1x8x8, 3 classes" in result.out
     assert "random" in result.out
-    with Image.open("a/condensed.png") as image:
+    with Image.open("a/sets/random-2.png") as image:
         image.verify()
     assert condenset("show", run, "--out", "b.png").code == 0
     before = read_files(tmp_path)
@@ -37,14 +37,14 @@ def test_show_prints_a_summary_and_draws_the_images(condenset: CommandRunner, ru
 
 def test_show_reports_an_outdated_picture(condenset: CommandRunner, run: Path) -> None:
     condenset("show", run)
-    os.utime("a/condensed.png", (1, 1))
+    os.utime("a/sets/random-2.png", (1, 1))
     assert "older than the set: draw it again with --overwrite" in condenset("show", run).out
     assert json.loads(condenset("show", run, "--json").out)["picture"] is None
 
 
 def test_show_works_where_no_picture_can_be_written(condenset: CommandRunner, run: Path) -> None:
-    Path("c/condensed.png").mkdir(parents=True)
-    shutil.copy(run / "condensed.safetensors", "c")
+    Path("c/random-2.png").mkdir(parents=True)
+    shutil.copy(run / "sets" / "random-2.safetensors", "c")
     assert "6 of 1x8x8" in condenset("show", "c", "--overwrite").out
 
 
@@ -58,8 +58,27 @@ def test_show_prints_json(condenset: CommandRunner, run: Path, toy: Path) -> Non
     assert metadata["pixel_range"][0] < metadata["pixel_range"][1]
 
 
-def test_show_takes_a_directory_with_one_set(condenset: CommandRunner, toy: Path) -> None:
+def test_show_lists_and_draws_the_sets_of_a_run(condenset: CommandRunner, toy: Path, tmp_path: Path) -> None:
     condenset("condense", toy, "--ipc", "2,1,3", "--method", "random", "--out", "b")
-    assert "b/sets has 2 set files: name one of them" in condenset("show", "b/sets").error_line
-    Path("b/sets/random-2.safetensors").unlink()
-    assert "b/sets/random-1.png" in condenset("show", "b/sets").out
+    lines = condenset("show", "b").out.splitlines()
+    assert [line.split()[:5] for line in lines[1:4]] == [
+        [f"b/sets/random-{ipc}.safetensors", "toy", "random", str(3 * ipc), "of"] for ipc in (2, 1, 3)
+    ]
+    assert lines[-1] == "picture  b/grid.png"
+    metadata = json.loads(condenset("show", "b", "--json").out)
+    assert [(item["recipe"]["ipc"], item["picture"]) for item in metadata] == [(ipc, "b/grid.png") for ipc in (2, 1, 3)]
+    assert condenset("show", "b/sets", "--out", "all.png").code == 0
+    with Image.open("all.png") as all_sets, Image.open("b/grid.png") as grid:
+        assert all_sets.size == grid.size
+    assert "b/sets/grid.png" in condenset("show", "b/sets").out
+
+
+def test_sets_of_different_datasets_are_not_drawn_together(condenset: CommandRunner, toy: Path, tmp_path: Path) -> None:
+    other = write_npz(tmp_path / "other.npz", (4, 4))
+    for name, dataset in (("a", toy), ("b", other)):
+        condenset("condense", dataset, "--ipc", 1, "--method", "random", "--out", name)
+        (tmp_path / "both").mkdir(exist_ok=True)
+        shutil.copy(f"{name}/sets/random-1.safetensors", f"both/{name}.safetensors")
+    result = condenset("show", "both")
+    assert result.code == 0 and "both/b.safetensors" in result.out
+    assert "picture  none: the sets have different classes or image shapes" in result.out

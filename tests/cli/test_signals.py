@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import tempfile
 import threading
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from condenset import UserError
+from condenset.__main__ import main as run_process
 from condenset.cli import main
 from condenset.cli.signals import SIGNALS, exit_on_signal
 from condenset.engine import ComputeDevice
@@ -41,11 +43,11 @@ def test_the_first_signal_asks_a_loop_to_stop_and_the_second_stops(
     with pytest.raises(SystemExit) as exit_info, exit_on_signal(run, "Resume with: x"):
         signal.raise_signal(number)
         assert run.stop_requested == number
-        assert capsys.readouterr().err == "\nstopping after this step …\n"
         signal.raise_signal(number)
         raise AssertionError("the second signal did not stop the run")
     assert exit_info.value.code == code
-    assert capsys.readouterr().err == "stopped. Resume with: x\n"
+    first, second = "stopping … (press Ctrl-C again to stop at once)", "stopped. Resume with: x"
+    assert capsys.readouterr().err == f"\n{first}\n{second}\n"
 
 
 @pytest.mark.parametrize(("number", "code"), CODES)
@@ -115,3 +117,49 @@ def test_no_handlers_are_installed_in_a_thread() -> None:
     thread.start()
     thread.join()
     assert handlers == [signal.getsignal(number) for number in SIGNALS]
+
+
+def test_signals_after_the_announced_stop_are_ignored(capsys: pytest.CaptureFixture[str]) -> None:
+    @contextlib.contextmanager
+    def interrupted_cleanup() -> Iterator[None]:
+        try:
+            yield
+        finally:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(SystemExit) as exit_info, exit_on_signal(), interrupted_cleanup():  # noqa: SIM117
+        with exit_on_signal(make_run(listening=False), "Resume with: x"):
+            signal.raise_signal(signal.SIGTERM)
+    assert exit_info.value.code == 143
+    assert capsys.readouterr().err == "stopped. Resume with: x\n"
+
+
+def test_the_process_ignores_ctrl_c_while_it_exits(monkeypatch: pytest.MonkeyPatch) -> None:
+    def exit_at_once() -> None:
+        raise SystemExit(130)
+
+    monkeypatch.setattr("condenset.cli.main", exit_at_once)
+    with pytest.raises(SystemExit):
+        run_process()
+    assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.mark.parametrize("kind", ["recipe", "experiment", "evaluation"])
+def test_a_resumed_run_that_is_stopped_while_loading_prints_its_command(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stop(*arguments: object, **options: object) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    for name in ("pipeline.run.resume_run", "experiments.start.resume_experiment"):
+        monkeypatch.setattr(f"condenset.{name}", stop)
+    monkeypatch.setattr("condenset.pipeline.evaluation.resume_evaluation", stop)
+    monkeypatch.chdir(tmp_path)
+    Path("k 1").mkdir()
+    Path("k 1", f"{kind}.toml").touch()
+    with pytest.raises(SystemExit) as exit_info:
+        main(["resume", "k 1", "--dataset", "new", "--data-dir", "d", "--memory", "4GiB"])
+    assert exit_info.value.code == 130
+    hint = "Resume with: condenset resume 'k 1' --memory 4GiB --dataset new --data-dir d"
+    assert capsys.readouterr().err == f"stopped. {hint}\n"

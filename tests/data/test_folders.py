@@ -8,8 +8,8 @@ import pytest
 from PIL import Image
 
 from condenset.data import from_folder, load
-from condenset.data.folders import EXTENSIONS
-from condenset.data.image_files import FORMATS
+from condenset.data.image_decoding import FORMATS
+from condenset.data.layouts import EXTENSIONS
 from helpers.data_files import ExpectUserError, make_classes, save_image
 
 
@@ -40,13 +40,23 @@ def test_class_names_are_text_for_folder_names_of_any_bytes(tmp_path: Path, user
         load(tmp_path / odd)
 
 
-@pytest.mark.parametrize("test_folder", ["test", "val", "validation"])
-def test_folder_with_both_splits(tmp_path: Path, test_folder: str) -> None:
-    make_classes(tmp_path / "train", "ab", count=3)
+@pytest.mark.parametrize(
+    ("train_folder", "test_folder"),
+    [("train", "test"), ("Training", "Test"), ("TRAIN", "testing"), ("train", "val"), ("train", "Validation")],
+)
+def test_folder_with_both_splits(tmp_path: Path, train_folder: str, test_folder: str) -> None:
+    make_classes(tmp_path / train_folder, "ab", count=3)
     make_classes(tmp_path / test_folder, "ab", count=2)
+    (tmp_path / "docs").mkdir()
     splits = load(tmp_path)
     assert splits.train.class_counts == (3, 3) and splits.test.class_counts == (2, 2)
     assert splits.train.mean == splits.test.mean and test_folder in splits.train.source
+
+
+def test_test_is_preferred_to_val(tmp_path: Path) -> None:
+    for name, count in (("train", 3), ("val", 2), ("Test", 1)):
+        make_classes(tmp_path / name, "ab", count=count)
+    assert load(tmp_path).test.class_counts == (1, 1)
 
 
 def test_val_is_used_if_test_has_no_labels(tmp_path: Path) -> None:
@@ -57,22 +67,32 @@ def test_val_is_used_if_test_has_no_labels(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("inside", ["", "train"])
-def test_a_fifth_is_held_out_if_there_is_no_test_split(tmp_path: Path, inside: str) -> None:
+def test_all_images_are_training_images_if_there_is_no_test_split(tmp_path: Path, inside: str) -> None:
     make_classes(tmp_path / inside, "ab", count=7)
-    splits = load(tmp_path)
-    assert splits.train.class_counts == (5, 5) and splits.test.class_counts == (2, 2)
-    assert "every fifth" in splits.train.source and "every fifth" in splits.test.source
-    whole = from_folder(tmp_path / inside)
+    splits, whole = load(tmp_path), from_folder(tmp_path / inside)
+    assert splits.train.class_counts == (7, 7) and splits.test is None
+    assert (splits.train.images == whole.images).all()
+    splits = load(tmp_path, test_share=0.2)
+    assert "20% of every class is held out" in splits.train.source
     assert (splits.test.images == whole.images[[0, 5, 7, 12]]).all()
     assert (splits.train.images == whole.images[[1, 2, 3, 4, 6, 8, 9, 10, 11, 13]]).all()
 
 
-@pytest.mark.parametrize("names", [("Train", "val"), ("testing", "training"), ("train", "val")])
-def test_splits_are_not_taken_for_classes(tmp_path: Path, names: tuple[str, str], user_error: ExpectUserError) -> None:
-    for name in names:
+def test_from_folder_refuses_splits(tmp_path: Path, user_error: ExpectUserError) -> None:
+    for name in ("train", "val"):
         make_classes(tmp_path / name, "ab")
-    with user_error(f"contains splits, {names[0]}, {names[1]}, instead of classes: name them train and test"):
-        (from_folder if names == ("train", "val") else load)(tmp_path)
+    with user_error("has the splits train and val: read both with cs.load"):
+        from_folder(tmp_path)
+    with user_error("from_folder reads one split"):
+        from_folder(tmp_path / "train", test_share=0.5)
+
+
+def test_splits_without_training_images_are_not_taken_for_classes(tmp_path: Path, user_error: ExpectUserError) -> None:
+    for name in ("test", "val"):
+        make_classes(tmp_path / name, "ab")
+    for read in (from_folder, load):
+        with user_error("contains splits, test, val, instead of classes: name them train and test"):
+            read(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["wrapped", "val"])
@@ -81,8 +101,12 @@ def test_one_folder_around_all_classes_is_rejected(tmp_path: Path, name: str, us
     for read in (from_folder, load):
         with user_error(f"contains one folder of folders, '{name}': use {tmp_path / name} instead"):
             read(tmp_path)
-    save_image(tmp_path / name / "0.png")
-    assert from_folder(tmp_path).class_names == (name,)
+
+
+def test_one_class_is_rejected(tmp_path: Path, user_error: ExpectUserError) -> None:
+    make_classes(tmp_path, "a")
+    with user_error("has one class, 'a': there is nothing to classify"):
+        load(tmp_path)
 
 
 def test_class_may_be_named_train(tmp_path: Path) -> None:
@@ -108,14 +132,14 @@ def test_empty_folders_are_rejected(tmp_path: Path, user_error: ExpectUserError)
     with user_error("empty class: no image in 'cat'"):
         from_folder(tmp_path)
     save_image(tmp_path / "cat" / "0.png")
-    with user_error("class 'cat' has one image"):
-        load(tmp_path)
+    with user_error("every class must have two images", "but 'cat' has one"):
+        load(tmp_path, test_share=0.2)
 
 
 def test_mixed_sizes_need_a_size(tmp_path: Path, user_error: ExpectUserError) -> None:
     make_classes(tmp_path, "a")
     save_image(tmp_path / "b" / "1.jpg", (20, 10))
-    with user_error("1.jpg is 20x10, but the first image is 8x8: give a size (--size)"):
+    with user_error("1.jpg is 20x10, but the first image is 8x8: resize all images with size="):
         from_folder(tmp_path)
     assert from_folder(tmp_path, size=6).images.shape == (6, 3, 6, 6)
     save_image(tmp_path / "a" / "0.jpg", (20, 10))
@@ -146,15 +170,15 @@ def test_images_have_one_channel_only_if_all_are_grey(tmp_path: Path) -> None:
 
 
 def test_pipes_and_dangling_links_are_rejected(tmp_path: Path, user_error: ExpectUserError) -> None:
-    make_classes(tmp_path, "a")
+    make_classes(tmp_path, "ab")
     os.symlink(tmp_path / "a" / "0.png", tmp_path / "a" / "link.png")
-    assert len(from_folder(tmp_path)) == 6
+    assert len(from_folder(tmp_path)) == 11
     os.mkfifo(tmp_path / "a" / "pipe.png")
-    with user_error("pipe.png is not a regular file"):
+    with user_error("pipe.png: it is a pipe or a device"):
         from_folder(tmp_path)
     os.unlink(tmp_path / "a" / "pipe.png")
     os.symlink(tmp_path / "gone.png", tmp_path / "a" / "lost.png")
-    with user_error("lost.png is not a regular file"):
+    with user_error("no such file", "lost.png"):
         from_folder(tmp_path)
 
 

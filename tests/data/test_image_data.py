@@ -71,9 +71,11 @@ def test_select_classes() -> None:
 def test_image_data_is_a_torch_dataset() -> None:
     data = tiny_data([3, 2])
     image, label = data[4]
-    assert torch.equal(image, data.images[4]) and image.dtype == torch.uint8 and label == data.labels[4]
+    assert torch.equal(image, data.images[4] / 255) and image.dtype == torch.float32 and label == data.labels[4]
+    assert data.images.dtype == torch.uint8
     batches = list(DataLoader(data, batch_size=3))
-    assert torch.equal(torch.cat([images for images, _ in batches]), data.images)
+    assert torch.equal(torch.cat([images for images, _ in batches]), data.images / 255)
+    assert torch.equal(data.normalize(torch.cat([images for images, _ in batches])), data.normalized())
     assert torch.equal(torch.cat([labels for _, labels in batches]), data.labels)
 
 

@@ -9,41 +9,10 @@ import pytest
 from PIL import Image
 
 from condenset.data import from_folder
-from condenset.data.image_files import TargetShape, read_image
-from helpers.data_files import ExpectUserError, make_classes
-
-
-@pytest.mark.parametrize("extension", ["png", "jpg"])
-def test_resizing_crops_to_the_central_square(tmp_path: Path, extension: str) -> None:
-    pixels = np.zeros((100, 200, 3), np.uint8)
-    pixels[:, 50:100], pixels[:, 100:150], pixels[:, :50], pixels[:, 150:] = 80, 160, 255, 255
-    path = tmp_path / f"x.{extension}"
-    Image.fromarray(pixels).save(path)
-    out = read_image(str(path), TargetShape(3, 10, resize=True)).astype(int)
-    assert out.shape == (3, 10, 10)
-    assert abs(out[:, :, 1:4] - 80).max() < 6 and abs(out[:, :, 6:9] - 160).max() < 6
-
-
-def test_long_strip_needs_little_memory(tmp_path: Path) -> None:
-    path = tmp_path / "strip.png"
-    Image.new("L", (100_000, 1), 9).save(path)
-    assert (read_image(str(path), TargetShape(1, 64, resize=True)) == 9).all()
-
-
-def test_transparent_palette_is_read_without_a_warning(tmp_path: Path) -> None:
-    image = Image.new("P", (4, 4), 1)
-    image.putpalette([0, 0, 0, 10, 20, 30])
-    image.save(tmp_path / "x.png", transparency=bytes([0, 128]))
-    assert read_image(str(tmp_path / "x.png"), TargetShape(3, 4, resize=False))[:, 0, 0].tolist() == [10, 20, 30]
-
-
-def test_sixteen_bits_become_eight_and_floats_are_rejected(tmp_path: Path, user_error: ExpectUserError) -> None:
-    values = np.array([[0, 257], [128 * 257, 65535]], np.uint16)
-    Image.fromarray(values).save(tmp_path / "x.png")
-    assert read_image(str(tmp_path / "x.png"), TargetShape(1, 2, resize=False))[0].tolist() == [[0, 1], [128, 255]]
-    Image.fromarray(np.zeros((2, 2), np.float32)).save(tmp_path / "x.tif")
-    with user_error("8 or 16 bits"):
-        read_image(str(tmp_path / "x.tif"), TargetShape(1, 2, resize=False))
+from condenset.data.image_files import scan_files
+from condenset.data.options import LoadOptions
+from condenset.errors import UserError
+from helpers.data_files import ExpectUserError, make_classes, save_image
 
 
 def encode_image(image_format: str) -> bytes:
@@ -58,14 +27,17 @@ JPEG = encode_image("JPEG")
 # The last one is complete, but its format is not allowed.
 @pytest.mark.parametrize("content", [b"", b"text", JPEG[: len(JPEG) // 2], JPEG[:30], encode_image("PCX")])
 def test_error_names_the_broken_image(tmp_path: Path, user_error: ExpectUserError, content: bytes) -> None:
-    make_classes(tmp_path, "a")
+    make_classes(tmp_path, "ab")
     (tmp_path / "a" / "9.jpg").write_bytes(content)
-    with user_error("9.jpg is not a readable image"):
+    with user_error("9.jpg is not a readable image: ", "leave out unreadable files with skip_bad=True"):
         from_folder(tmp_path, size=8)
+    with pytest.raises(UserError) as caught:
+        from_folder(tmp_path, size=8)
+    assert str(caught.value).count(str(tmp_path)) == 1 and "<" not in str(caught.value)
 
 
 def test_control_characters_in_names_are_escaped(tmp_path: Path, user_error: ExpectUserError) -> None:
-    make_classes(tmp_path, "a")
+    make_classes(tmp_path, "ab")
     (tmp_path / "a" / "red\x1b[31m\nß.png").write_bytes(b"text")
     with user_error(r"red\x1b[31m ß.png is not a readable image"):
         from_folder(tmp_path, size=8)
@@ -89,7 +61,7 @@ def test_error_names_all_broken_images(tmp_path: Path, user_error: ExpectUserErr
 def test_decompression_bomb_is_rejected(
     tmp_path: Path, user_error: ExpectUserError, monkeypatch: pytest.MonkeyPatch, pixels: int
 ) -> None:
-    make_classes(tmp_path, "a")
+    make_classes(tmp_path, "ab")
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", pixels)
     with user_error("decompression bomb"):
         from_folder(tmp_path)
@@ -114,3 +86,57 @@ def test_processes_and_threads_give_the_same_pixels(
     (tmp_path / "b" / "5.png").write_bytes(JPEG[: len(JPEG) // 2])
     with user_error(f"a{os.sep}69.png is not a readable image", f"(and 1 more: '{tmp_path / 'b' / '5.png'}')"):
         from_folder(tmp_path, size=8)
+
+
+def test_unreadable_files_are_left_out_on_request(tmp_path: Path, user_error: ExpectUserError) -> None:
+    make_classes(tmp_path, "ab", count=3)
+    whole = from_folder(tmp_path)
+    (tmp_path / "a" / "0.png").write_bytes(b"text")
+    (tmp_path / "b" / "1.png").write_bytes(JPEG[: len(JPEG) // 2])  # its header is complete
+    os.symlink(tmp_path / "gone.png", tmp_path / "b" / "lost.png")
+    os.mkfifo(tmp_path / "b" / "pipe.png")
+    with user_error(f"a{os.sep}0.png is not a readable image"):
+        from_folder(tmp_path)
+    with pytest.warns(UserWarning, match="4 unreadable image files are left out: .*0.png', .*1.png', .*lost.png'"):
+        data = from_folder(tmp_path, skip_bad=True, size=8)
+    assert data.class_counts == (2, 2) and (data.images == whole.images[[1, 2, 3, 5]]).all()
+    for name in ("1.png", "2.png"):
+        (tmp_path / "a" / name).write_bytes(b"text")
+    with pytest.warns(UserWarning, match="left out"), user_error("class 'a' must have a readable image, but has none"):
+        from_folder(tmp_path, skip_bad=True, size=8)
+
+
+def test_skip_bad_does_not_hide_wrong_options(tmp_path: Path, user_error: ExpectUserError) -> None:
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        Image.fromarray(np.full((4, 4), 4000, np.uint16)).save(tmp_path / name / "0.png")
+    with user_error("pixels must be at most the white level 3000, but", "has 4000; give a higher white level"):
+        from_folder(tmp_path, skip_bad=True, white_level=3000)
+
+
+def test_low_range_of_16_bits_is_reported_once(tmp_path: Path) -> None:
+    paths = [str(tmp_path / f"{number}.png") for number in range(3)]
+    for number, path in enumerate(paths):
+        Image.fromarray(np.full((4, 4), 1000 * number + 200, np.uint16)).save(path)
+    message = r"16-bit files have values up to 2200 only, but 65535 is white; give white_level=4095 unless"
+    with pytest.warns(UserWarning, match=message) as warned:
+        scan_files(paths, LoadOptions())
+    assert len(warned) == 1
+    scan_files(paths, LoadOptions(white_level=4095))
+    Image.fromarray(np.full((4, 4), 20_000, np.uint16)).save(paths[1])
+    target, scan = scan_files(paths, LoadOptions())
+    assert scan.modes.total() == 3 and scan.sizes == {(4, 4): 3} and target.channels == 1
+
+
+def test_images_without_a_common_size_need_one(tmp_path: Path, user_error: ExpectUserError) -> None:
+    make_classes(tmp_path, "ab", count=2, size=(12, 8))
+    with user_error("0.png is 12x8, not square: give size=, fit='crop' or fit='pad'"):
+        from_folder(tmp_path)
+    assert from_folder(tmp_path, fit="crop").size == 8 and from_folder(tmp_path, fit="pad").size == 12
+    save_image(tmp_path / "b" / "3.png", (20, 10))
+    with user_error("3.png is 20x10, but the first image is 8x8 with fit='crop': resize all images with size="):
+        from_folder(tmp_path, fit="crop")
+    with pytest.raises(UserError) as caught:
+        from_folder(tmp_path)
+    assert caught.value.details == "sizes: 12x8 (4), 20x10 (1)"
+    assert from_folder(tmp_path, size=6, fit="pad").images.shape == (5, 3, 6, 6)

@@ -23,12 +23,12 @@ from helpers.data_files import ExpectUserError, make_classes, replace_dataset, w
 def imported(tmp_path: Path) -> Path:
     """Return the directory of an imported dataset named `mine`."""
     make_classes(tmp_path / "source", "abc", count=6)
-    return import_dataset(tmp_path / "source", "mine")
+    return import_dataset(tmp_path / "source", "mine", test_share=0.2)
 
 
 def test_imported_dataset_equals_its_source(tmp_path: Path, imported: Path) -> None:
     assert imported == tmp_path / "data" / "imported" / "mine"
-    direct, opened = load(tmp_path / "source"), load("mine")
+    direct, opened = load(tmp_path / "source", test_share=0.2), load("mine")
     for source, copy in ((direct.train, opened.train), (direct.test, opened.test)):
         assert (source.images == copy.images).all() and (source.labels == copy.labels).all()
         assert source.fingerprint == copy.stored_fingerprint
@@ -86,7 +86,7 @@ def test_splits_can_be_imported(tmp_path: Path, user_error: ExpectUserError) -> 
     directory = import_dataset(Splits(train=data, test=data), "arrays")
     opened = load("arrays").train
     assert (opened.images[:, 0].numpy() == x[[1, 3, 5, 0, 2, 4]]).all() and not opened.allow_hflip
-    with user_error("only image files can be resized"):
+    with user_error("can be resized"):
         import_dataset(Splits(train=data, test=data), "other", size=8)
     assert load(import_dataset(directory, "copy")).train.fingerprint == opened.fingerprint
     assert load(import_dataset("arrays", "flips", allow_hflip=True)).train.allow_hflip
@@ -96,8 +96,15 @@ def test_size_is_applied(tmp_path: Path, user_error: ExpectUserError) -> None:
     make_classes(tmp_path / "source")
     import_dataset(tmp_path / "source", "small", size=4)
     assert load("small").train.size == 4
-    with user_error("only image files can be resized"):
+    with user_error("can be resized"):
         load("small", size=8)
+
+
+def test_errors_do_not_name_the_temporary_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    replace_dataset(monkeypatch, "digits", mean=(0.5,) * 3)
+    with pytest.raises(UserError, match="mine: mean must be a number for each channel") as caught:
+        import_dataset("digits", "mine")
+    assert ".tmp" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", ".hidden", "-x", "x" * 101, "a b", "cifar10", "CIFAR-10"])
@@ -131,19 +138,15 @@ def test_failed_import_leaves_the_old_dataset(tmp_path: Path, imported: Path, us
     assert [path.name for path in imported.parent.iterdir()] == ["mine"] and load("mine").train.fingerprint == before
 
 
-def test_leftovers_of_a_killed_import_are_removed_unless_new_or_locked_or_the_only_copy(
+def test_leftovers_of_a_killed_import_are_removed_at_once_unless_locked_or_the_only_copy(
     tmp_path: Path, imported: Path
 ) -> None:
     parent = imported.parent
-    leftover, new, locked, other = (
-        parent / name for name in (".mine.abcd1234.tmp", ".mine.new_8765.tmp", ".mine.work0000.tmp", ".mine.20240101")
-    )
+    leftover, locked, other = (parent / name for name in (".mine.abcd1234.tmp", ".mine.work0000.tmp", ".mine.20240101"))
     only_copy = parent / ".gone.abcd1234.tmp"
-    for directory in (leftover, new, locked, other, only_copy / ".replaced"):
+    for directory in (leftover, locked, other, only_copy / ".replaced"):
         directory.mkdir(parents=True)
         (directory / "half.npy").write_bytes(b"half")
-    for directory in (leftover, locked, other, only_copy):
-        os.utime(directory, (1e9, 1e9))
     with try_lock(locked) as has_lock:
         assert has_lock
         import_dataset(tmp_path / "source", "mine", overwrite=True)
@@ -151,7 +154,7 @@ def test_leftovers_of_a_killed_import_are_removed_unless_new_or_locked_or_the_on
     assert {path.name for path in parent.iterdir()} == {
         "mine",
         "gone",
-        *(path.name for path in (new, locked, other, only_copy)),
+        *(path.name for path in (locked, other, only_copy)),
     }
 
 

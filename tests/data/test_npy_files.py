@@ -26,12 +26,14 @@ def test_npz_with_both_splits(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("keys", [("images", "labels"), ("x", "y"), ("x_train", "y_train")])
-def test_npz_without_a_test_split_is_held_out(tmp_path: Path, keys: tuple[str, str]) -> None:
+def test_npz_without_a_test_split(tmp_path: Path, keys: tuple[str, str]) -> None:
     x = pixels(10, 4, 4)
     np.savez_compressed(tmp_path / "set.npz", **{keys[0]: x, keys[1]: [0, 1] * 5})
     splits = load(str(tmp_path / "set.npz"))
+    assert len(splits.train) == 10 and splits.test is None and "10 train and no test images" in repr(splits)
+    splits = load(str(tmp_path / "set.npz"), test_share=0.2)
     assert (splits.test.images[:, 0].numpy() == x[:2]).all() and len(splits.train) == 8
-    assert "every fifth" in splits.test.source
+    assert "20% of every class is held out" in splits.test.source
 
 
 def test_several_blocks_are_sorted_by_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,7 +42,7 @@ def test_several_blocks_are_sorted_by_class(tmp_path: Path, monkeypatch: pytest.
     whole = load(tmp_path / "set.npz").train
     monkeypatch.setattr("condenset.data.lazy.BLOCK_BYTES", 3 * 16)
     assert (load(tmp_path / "set.npz").train.images == whole.images).all()
-    assert (whole.images[:8, 0].numpy() == x[[2, 4, 6, 8, 12, 14, 16, 18]]).all()
+    assert (whole.images[:10, 0].numpy() == x[::2]).all()
 
 
 def _npy(shape: tuple[int, ...], data: bytes, dtype: str = "|u1") -> bytes:
@@ -84,6 +86,15 @@ def test_zip_with_wrong_sizes_is_rejected(tmp_path: Path, user_error: ExpectUser
         load(path)
 
 
+def test_arrays_that_exceed_the_memory_are_not_read(
+    tmp_path: Path, user_error: ExpectUserError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    np.savez_compressed(tmp_path / "set.npz", x=np.zeros((100, 16, 16), np.uint8), y=np.arange(100) % 2)
+    monkeypatch.setattr("os.sysconf", lambda name: 100)  # a memory of 10,000 bytes
+    with user_error("x.npy needs 25.1 KiB, but this machine has 9.77 KiB of memory"):
+        load(tmp_path / "set.npz")
+
+
 def test_other_invalid_npz_files(tmp_path: Path, user_error: ExpectUserError) -> None:
     path = tmp_path / "set.npz"
     with user_error("no such file"):
@@ -102,7 +113,7 @@ def test_other_invalid_npz_files(tmp_path: Path, user_error: ExpectUserError) ->
     with user_error("x_test and y_test must both be given, or neither"):
         load(path)
     np.savez(path, x_train=x, y_train=[0, 1, 0, 1], x_test=x, y_test=[0, 1, 2, 1])
-    with user_error("labels must be in 0..1, but got 2"):
+    with user_error("labels must be among the 2 class names, but got '2'"):
         load(path)
     np.savez(path, x_train=x, y_train=[0, 1, 0, 1], x_test=x, y_test=[0, 0, 0, 0])
     with user_error("empty class: no image of '1'"):
@@ -114,3 +125,33 @@ def test_other_invalid_npz_files(tmp_path: Path, user_error: ExpectUserError) ->
     path.write_bytes(whole[:200] + bytes([whole[200] ^ 255]) + whole[201:])
     with user_error("Bad CRC-32"):
         load(path)
+
+
+def test_numbers_with_gaps_are_class_names_of_both_splits(tmp_path: Path) -> None:
+    path = tmp_path / "set.npz"
+    x = pixels(4, 4, 4)
+    np.savez(path, x_train=x, y_train=[9, -2, 9, -2], x_test=x[:2], y_test=[9, -2])
+    splits = load(path)
+    assert splits.test is not None and splits.train.class_names == splits.test.class_names == ("-2", "9")
+    assert (splits.test.images[:, 0].numpy() == x[[1, 0]]).all()
+
+
+def test_arrays_of_a_file_are_resized(tmp_path: Path, user_error: ExpectUserError) -> None:
+    path = tmp_path / "set.npz"
+    x = pixels(4, 4, 6)
+    np.savez(path, x_train=x, y_train=[0, 1, 0, 1], x_test=x[:2], y_test=[0, 1])
+    with user_error("set.npz: image 0 is 6x4, not square: give size=, fit='crop' or fit='pad'"):
+        load(path)
+    splits = load(path, fit="crop")
+    assert splits.test is not None and (splits.test.images[:, 0].numpy() == x[:2, :, 1:5]).all()
+    assert load(path, size=3).train.images.shape == (4, 1, 3, 3)
+
+
+@pytest.mark.parametrize("kind", [bool, float])
+def test_boolean_and_whole_float_labels(tmp_path: Path, kind: type) -> None:
+    images = np.full((4, 4, 4), 9, np.uint8)
+    y = np.array([1, 0, 1, 0]).astype(kind)
+    np.savez(tmp_path / "x.npz", x_train=images, y_train=y, x_test=images[:3], y_test=y[:3])
+    splits = load(tmp_path / "x.npz")
+    assert splits.train.class_names == splits.test.class_names == (("False", "True") if kind is bool else ("0", "1"))
+    assert splits.test.class_counts == (1, 2)

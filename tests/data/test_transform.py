@@ -1,4 +1,4 @@
-"""The transform of a condensed set: what `cs.evaluate` trains on, for a user's own loop."""
+"""`normalize` and `augment` of a dataset: what `cs.evaluate` trains on, for a user's own loop."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def reference_augmentation(condensed: cs.CondensedSet, strategy: str, seed: int)
 
 @pytest.mark.parametrize("strategy", [DEFAULT_STRATEGY, *DEFAULT_STRATEGY.split("_"), "color_rotate45"])
 @pytest.mark.parametrize("allow_hflip", [True, False])
-def test_transform_applies_the_training_augmentation(strategy: str, allow_hflip: bool) -> None:
+def test_augment_is_that_of_training(strategy: str, allow_hflip: bool) -> None:
     condensed = make_set(allow_hflip=allow_hflip)
     for seed in range(5):
-        transform = condensed.transform(augment=strategy, generator=torch.Generator().manual_seed(seed))
-        inputs = transform(condensed.images)
+        generator = torch.Generator().manual_seed(seed)
+        inputs = condensed.augment(condensed.normalized(), strategy, generator=generator)
         if not allow_hflip and strategy == "flip":
             assert torch.equal(inputs, condensed.normalized())
         else:
@@ -48,17 +48,15 @@ def test_transform_applies_the_training_augmentation(strategy: str, allow_hflip:
 
 def test_default_strategy_is_that_of_the_protocol() -> None:
     condensed = make_set()
-    transform = condensed.transform(generator=torch.Generator().manual_seed(3))
-    assert torch.equal(transform(condensed.images), reference_augmentation(condensed, cs.Protocol().augment, 3))
-    assert "_".join(transform.operations) == cs.Protocol().augment
+    inputs = condensed.augment(condensed.normalized(), generator=torch.Generator().manual_seed(3))
+    assert torch.equal(inputs, reference_augmentation(condensed, cs.Protocol().augment, 3))
 
 
 def test_each_operation_is_used_for_whole_batches() -> None:
-    condensed = make_set()
-    transform = condensed.transform(augment="flip_cutout", generator=torch.Generator().manual_seed(0))
+    condensed, generator = make_set(), torch.Generator().manual_seed(0)
     normalized, num_cutout, num_flip = condensed.normalized(), 0, 0
     for _ in range(200):
-        inputs = transform(condensed.images)
+        inputs = condensed.augment(normalized, "flip_cutout", generator=generator)
         is_flipped = torch.isclose(inputs, normalized.flip(-1), atol=1e-5).flatten(1).all(1)
         is_plain = torch.isclose(inputs, normalized, atol=1e-5).flatten(1).all(1)
         has_zeros = (inputs == 0).flatten(1).any(1)
@@ -73,41 +71,70 @@ def test_each_operation_is_used_for_whole_batches() -> None:
 
 def test_global_generator_is_the_default() -> None:
     condensed = make_set()
-    transform = condensed.transform()
     torch.manual_seed(5)
-    first = transform(condensed.images)
-    assert not torch.equal(transform(condensed.images), first)
+    first = condensed.augment(condensed.normalized())
+    assert not torch.equal(condensed.augment(condensed.normalized()), first)
     torch.manual_seed(5)
-    assert torch.equal(transform(condensed.images), first)
+    assert torch.equal(condensed.augment(condensed.normalized()), first)
 
 
-def test_without_training_only_normalisation_is_left() -> None:
+def test_augment_is_differentiable() -> None:
     condensed = make_set()
-    assert torch.equal(condensed.transform(train=False)(condensed.images), condensed.normalized())
+    inputs = condensed.normalized().requires_grad_()
+    condensed.augment(inputs, "scale", generator=torch.Generator().manual_seed(0)).sum().backward()
+    assert inputs.grad is not None and bool((inputs.grad != 0).any())
+
+
+def test_normalize_accepts_uint8_and_floats() -> None:
+    condensed = make_set()
+    mean, std = (torch.tensor(values)[:, None, None] for values in (condensed.mean, condensed.std))
+    assert torch.equal(condensed.normalize(condensed.images), (condensed.images - mean) / std)
+    assert torch.equal(condensed.normalized(), condensed.normalize(condensed.images))
     pixels = (condensed.images * 255).round().to(torch.uint8)
-    expected = dataclasses.replace(condensed, images=pixels.float() / 255).normalized()
-    assert torch.equal(condensed.transform(train=False)(pixels), expected)
-    assert condensed.transform()(condensed.images[:0]).shape == (0, 3, 16, 16)
+    assert torch.equal(condensed.normalize(pixels), condensed.normalize(pixels.float() / 255))
+    assert condensed.augment(condensed.normalize(condensed.images[:0])).shape == (0, 3, 16, 16)
+
+
+def test_image_data_has_the_same_methods() -> None:
+    condensed = make_set(allow_hflip=False)
+    pixels = (condensed.images * 255).round().to(torch.uint8)
+    data = cs.ImageData(
+        images=pixels,
+        labels=condensed.labels,
+        class_names=condensed.class_names,
+        mean=condensed.mean,
+        std=condensed.std,
+        allow_hflip=False,
+    )
+    assert torch.equal(data.normalized(), condensed.normalize(pixels)) and data.normalized().dtype == torch.float32
+    inputs = [
+        source.augment(condensed.normalized(), "color_flip", generator=torch.Generator().manual_seed(1))
+        for source in (data, condensed)
+    ]
+    assert torch.equal(*inputs)
 
 
 def test_invalid_arguments_are_rejected() -> None:
     condensed = make_set(channels=1)
     with pytest.raises(cs.UserError, match=r"square images of shape \(N, 1, H, W\), but got \(6, 3, 16, 16\)"):
-        condensed.transform()(torch.rand(6, 3, 16, 16))
+        condensed.normalize(torch.rand(6, 3, 16, 16))
+    with pytest.raises(cs.UserError, match="pixels must be a tensor, but got ndarray"):
+        condensed.normalize(condensed.images.numpy())  # type: ignore[arg-type]
+    with pytest.raises(cs.UserError, match=r"pixels must be uint8, or floats in 0..1, but got 'torch.int64'"):
+        condensed.normalize(condensed.images.long())
+    with pytest.raises(cs.UserError, match="inputs must be normalised images"):
+        condensed.augment(condensed.images.long())
     with pytest.raises(cs.UserError, match="augmentation must be one of"):
-        condensed.transform(augment="sharpen")
+        condensed.augment(condensed.images, "sharpen")
 
 
-def test_own_loop_trains_a_network() -> None:
-    digits = cs.load("digits", verbose=False)
-    condensed = cs.condense(digits.train, "random", ipc=10, device="cpu")
-    torch.manual_seed(0)
-    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
-    optimizer, transform = torch.optim.SGD(network.parameters(), lr=0.05, momentum=0.9), condensed.transform()
-    for _ in range(200):
-        loss = torch.nn.functional.cross_entropy(network(transform(condensed.images)), condensed.labels)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    inputs = condensed.transform(train=False)(digits.test.images)
-    assert (network(inputs).argmax(1) == digits.test.labels).float().mean() > 0.75
+@pytest.mark.parametrize("scale", [255.0, -255.0])
+def test_floats_of_another_range_are_refused(scale: float) -> None:
+    condensed = make_set()
+    message = r"pixels must be floats in 0\.\.1, but got 25[45].*: divide 0\.\.255 by 255, or give uint8"
+    with pytest.raises(cs.UserError, match=message):
+        condensed.normalize(condensed.images * scale)
+    assert condensed.normalize(condensed.images * 3).isfinite().all()  # learned images overshoot
+    assert condensed.normalize(condensed.images[:0]).shape == (0, 3, 16, 16)
+    diverged = dataclasses.replace(condensed, images=condensed.images * scale)
+    assert diverged.normalized().isfinite().all()  # a set as it was learned can always be scored

@@ -171,13 +171,13 @@ def test_captured_steps_equal_plain_steps(name: str, tmp_path: Path, monkeypatch
     monkeypatch.setattr("condenset.training.evaluation.num_parallel", lambda *_: 2)
     monkeypatch.setattr("condenset.search.ranker.max_parallel", lambda _: len(SPECS))
     trained: list[Tensor] = []
-    accuracy = Trainer.accuracy
+    predict = Trainer.predict
 
-    def record_state(trainer: Trainer, *args: Any, **options: Any) -> float:
+    def record_state(trainer: Trainer, *args: Any, **options: Any) -> Tensor:
         trained.extend(tensor.clone() for tensor in trainer.state.values())
-        return accuracy(trainer, *args, **options)
+        return predict(trainer, *args, **options)
 
-    monkeypatch.setattr(Trainer, "accuracy", record_state)
+    monkeypatch.setattr(Trainer, "predict", record_state)
     for directory in ("plain", "captured"):
         (tmp_path / directory).mkdir()
     expected = [*CASES[name](tmp_path / "plain", False), *trained]

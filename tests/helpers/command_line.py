@@ -22,6 +22,7 @@ import torch
 from condenset.cli import main
 from condenset.io import files
 from condenset.runs import checkpoint, loop
+from condenset.runs.identity import IDENTITY
 from condenset.training.trainer import Trainer
 
 TINY_NETWORK = ("--network", "convnet(width=8, depth=1)", "--device", "cpu")
@@ -36,6 +37,7 @@ RECORD_FIELDS = [
     "accuracy_mean",
     "accuracy_std",
     "accuracies",
+    "balanced_accuracy",
     "epochs",
     "augment",
     "condense_seconds",
@@ -45,6 +47,11 @@ RECORD_FIELDS = [
     "condense_lr",
     "device",
     "version",
+    "settings",
+    "class_names",
+    "test_images",
+    "per_class_accuracy",
+    "confusion",
 ]
 
 PRELOADED_MODULES = [
@@ -210,8 +217,8 @@ def read_files(directory: Path) -> dict[str, tuple[int, bytes]]:
 
 
 def list_files(directory: Path) -> list[str]:
-    """Return the relative paths of all files below a directory, sorted."""
-    return list(read_files(directory))
+    """Return the relative paths of all files below a directory, sorted, without the identity of a run."""
+    return [name for name in read_files(directory) if Path(name).name != IDENTITY]
 
 
 def sets_equal(first: Path, second: Path) -> bool:

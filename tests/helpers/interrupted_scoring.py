@@ -55,13 +55,13 @@ class TrainingRecorder:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.batch_sizes, self.states = record_training_steps(monkeypatch), list[list[Tensor]]()
-        accuracy = Trainer.accuracy
+        predict = Trainer.predict
 
-        def record_state(trainer: Trainer, *args: Any) -> float:
+        def record_state(trainer: Trainer, *args: Any) -> Tensor:
             self.states.append([tensor.clone() for tensor in trainer.state.values()])
-            return accuracy(trainer, *args)
+            return predict(trainer, *args)
 
-        monkeypatch.setattr(Trainer, "accuracy", record_state)
+        monkeypatch.setattr(Trainer, "predict", record_state)
 
     def pop(self) -> tuple[int, list[list[Tensor]]]:
         """Return the number of steps and the states since the last call."""

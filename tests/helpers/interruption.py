@@ -16,6 +16,16 @@ class StopAtStep(NullProgress):
         self.run.stop_requested = int(done >= self.step)
 
 
+class RecordProgress(NullProgress):
+    """Record the progress of a loop."""
+
+    def __init__(self) -> None:
+        self.updates: list[float] = []
+
+    def update(self, done: float, note: str = "") -> None:
+        self.updates.append(done)
+
+
 class StopAtLoop(NullProgress):
     """Ask the run to stop in the loop of this number, counted from 1."""
 

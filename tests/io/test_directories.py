@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import os
+import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -69,6 +72,23 @@ def test_only_temporary_files_of_these_names_are_removed(tmp_path: Path) -> None
     remove_temporary_files(tmp_path, ("a.json", "sets/*.safetensors", "parts/**/*"))
     files = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
     assert files == set(remaining)
+
+
+def test_atomic_directory_that_is_removed_before_it_is_locked_is_created_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_directory, created = tempfile.mkdtemp, list[str]()
+
+    def remove_first(**options: Any) -> str:
+        created.append(make_directory(**options))
+        if len(created) == 1:
+            os.rmdir(created[0])  # as another process that takes it for a leftover
+        return created[-1]
+
+    monkeypatch.setattr(tempfile, "mkdtemp", remove_first)
+    with atomic_directory(tmp_path / "target") as workspace:
+        (workspace / "target").mkdir()
+    assert len(created) == 2 and list(tmp_path.iterdir()) == [tmp_path / "target"]
 
 
 def test_atomic_directory_appears_completely_or_not_at_all(tmp_path: Path) -> None:

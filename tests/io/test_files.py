@@ -1,10 +1,73 @@
 from __future__ import annotations
 
+import json
+import os
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import torch
 
-from condenset.io.files import write_file
+from condenset.errors import UserError
+from condenset.io.files import open_file, read_file, read_metadata, read_tensors, write_file, write_tensors
+
+
+@contextmanager
+def another_user() -> Iterator[None]:
+    """Give up the rights of root, who can read every file."""
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(user)
+
+
+def test_only_regular_files_of_limited_size_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"12345")
+    assert read_file(path, 5) == b"12345"
+    with pytest.raises(UserError, match=r"file must have at most 4 bytes, but got 5$"):
+        read_file(path, 4)
+    with pytest.raises(UserError, match=r"^no such file: "):
+        read_file(tmp_path / "missing", 4)
+    with pytest.raises(UserError, match=r"^cannot read .*: Is a directory$"):
+        read_file(tmp_path, 4)
+    with pytest.raises(UserError, match=r"^cannot read .*: embedded null byte$"):
+        read_file("a\0b", 4)
+
+
+def test_pipes_and_devices_neither_block_nor_fill_the_memory(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(UserError, match=rf"^cannot read {path}: it is a pipe or a device"), open_file(path):
+            pass
+        with pytest.raises(UserError, match=rf"^cannot read {path}: it is a pipe or a device"):
+            read_metadata(path)
+
+
+def test_file_without_read_permission_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "set.safetensors"
+    write_tensors(path, {"x": torch.zeros(2)}, {})
+    read_tensors(path)
+    path.chmod(0)
+    for read in (read_tensors, read_metadata):
+        with another_user(), pytest.raises(UserError, match=rf"^cannot read {path}: Permission denied$"):
+            read(path)
+
+
+def test_tensors_that_exceed_the_memory_are_not_read(tmp_path: Path) -> None:
+    size = 1 << 42
+    tensor = {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}
+    header = json.dumps({"images": tensor}).encode()
+    path = tmp_path / "set.safetensors"
+    path.write_bytes(struct.pack("<Q", len(header)) + header)
+    os.truncate(path, 8 + len(header) + size)  # sparse: takes no disk space
+    with pytest.raises(UserError, match=r"set.safetensors needs 4 TiB, but this machine has"):
+        read_tensors(path)
 
 
 def test_write_file_is_atomic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

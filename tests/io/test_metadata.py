@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import json
+import os
 import tomllib
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -89,6 +91,18 @@ def test_toml_file(tmp_path: Path) -> None:
         path.write_bytes(content)
         with pytest.raises(UserError, match=r"a\.toml is not TOML: "):
             read_toml(path)
+
+
+def test_large_config_files_are_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.toml"
+    path.write_bytes(b"# condenset 0.1.0: a run")
+    os.truncate(path, 3 << 30)  # sparse: takes no disk space
+    tracemalloc.start()
+    assert holds_config(tmp_path)
+    with pytest.raises(UserError, match="must have at most 4194304 bytes"):
+        read_toml(path)
+    assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    tracemalloc.stop()
 
 
 def test_config_files_of_other_programs_are_not_ours(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -166,8 +166,8 @@ def late_changes(monkeypatch: pytest.MonkeyPatch, factor: float) -> tuple[float,
     """Multiply the gradients of step 10 by `factor`; return the later change of the images and of the step sizes."""
     problem = make_problem([20, 20], init="real", epochs=1)
 
-    def differentiate(*args: Any) -> Gradients:
-        gradients = differentiate_training(*args)
+    def differentiate(*args: Any, after_step: Callable[[], None]) -> Gradients:
+        gradients = differentiate_training(*args, after_step)
         scale = factor if problem.clock == 10 else 1.0
         return Gradients(scale * gradients.loss, scale * gradients.images, scale * gradients.step_sizes_T)
 
@@ -306,9 +306,12 @@ def test_evaluation_of_a_fixed_network_starts_from_its_initial_weights() -> None
     step_sizes, batches = condensed.step_sizes.tolist(), batch_schedule(condensed.labels, recipe.steps, recipe.epochs)
     assert len(list(trainer.train_with_step_sizes(5, batches=batches, step_sizes=step_sizes))) == len(step_sizes)
 
-    scores = cs.evaluate(condensed, data, num_networks=3, seed=1, learned_steps=True, device="cpu")
-    assert scores.accuracies == (trainer.accuracy(DeviceDataset.from_data(data, CPU.device)),)  # others would be equal
-    other = cs.evaluate(condensed, data, network="mlp(width=8)", num_networks=3, learned_steps=True, device="cpu")
+    test_set = tiny_data([6, 6], seed=1)
+    scores = cs.evaluate(condensed, test_set, num_networks=3, seed=1, learned_steps=True, device="cpu")
+    assert scores.accuracies == (
+        trainer.accuracy(DeviceDataset.from_data(test_set, CPU.device)),
+    )  # others would be equal
+    other = cs.evaluate(condensed, test_set, network="mlp(width=8)", num_networks=3, learned_steps=True, device="cpu")
     assert len(other.accuracies) == 3
 
 

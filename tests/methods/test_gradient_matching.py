@@ -127,7 +127,7 @@ def test_run_equals_the_published_algorithm(recipe_class: type[DCRecipe], norm: 
 
 def test_every_epoch_of_the_network_has_its_own_order(monkeypatch: pytest.MonkeyPatch) -> None:
     matching, epochs = make_matching([6, 6], outer_steps=3, inner_epochs=2, iterations=2), []
-    monkeypatch.setattr(matching.trainer, "train_epoch", lambda key, epoch: epochs.append(int(epoch)))
+    monkeypatch.setattr(matching.trainer, "train_epoch", lambda key, epoch, after_step: epochs.append(int(epoch)))
     run_steps(matching, matching.recipe.image_steps)
     assert len(epochs) == len(set(epochs)) == 2 * 2 * 2  # none after the last match of a network
     assert matching.trainer.protocol.batch_size == 256

@@ -66,7 +66,7 @@ def method(request: pytest.FixtureRequest) -> Method:
 
 def test_description(method: Method) -> None:
     assert method.summary.endswith(".")
-    assert method.name in {row[0] for row in describe_methods()}
+    assert method.name in {entry["name"] for entry in describe_methods()}
     assert method_of(tiny_recipe(method)) is method
 
 
@@ -126,13 +126,36 @@ def test_save_and_load(method: Method, tmp_path: Path) -> None:
 def test_small_and_empty_classes(method: Method) -> None:
     data = tiny_data([5, 2])
     with pytest.raises(
-        cs.UserError, match=r"got 3 and class 'class 1' has only 2 training images: .*allow_fewer=True in Python"
+        cs.UserError, match=r"got 3 and class 'class 1' has only 2 training images: .*or allow_fewer=True to use all"
     ):
         condense(method, data, ipc=3)
-    check_labels(condense(method, data, ipc=3, allow_fewer=True), [0, 0, 0, 1, 1])
+    with pytest.raises(cs.UserError, match=r"class 'class 1' has only 1 training image:"):
+        condense(method, tiny_data([5, 1]), ipc=3)
+    condensed = condense(method, data, ipc=3, allow_fewer=True)
+    check_labels(condensed, [0, 0, 0, 1, 1])
     with_empty_class = dataclasses.replace(data, class_names=("a", "b", "empty"))
     with pytest.raises(cs.UserError, match="class 'empty' has no images"):
         condense(method, with_empty_class, allow_fewer=True)
+
+
+def test_the_number_of_images_can_differ_by_class(method: Method, tmp_path: Path) -> None:
+    data, numbers = tiny_data([5, 6, 7]), [1, 3, 2]
+    condensed = condense(method, data, ipc=numbers)
+    assert condensed.images.isfinite().all()
+    check_labels(condensed, [0, 1, 1, 1, 2, 2])
+    assert condensed.provenance["recipe"]["ipc"] == numbers
+    condensed.save(tmp_path / "a.safetensors")
+    assert cs.CondensedSet.load(tmp_path / "a.safetensors").provenance == condensed.provenance
+    assert repr(condensed).endswith(f"{method.name}, 1–3 per class)")
+    with pytest.raises(cs.UserError, match=r"got 6 and class 'class 0' has only 5 training images"):
+        condense(method, data, ipc=[6, 6, 1])
+    with pytest.raises(cs.UserError, match=r"one number for each of the 3 classes, but got \[1, 2\]"):
+        condense(method, data, ipc=[1, 2])
+
+
+def test_equal_numbers_per_class_give_the_set_of_one_number(method: Method) -> None:
+    data = tiny_data([5, 6, 7])
+    assert_equal_sets(condense(method, data, ipc=(2, 2, 2)), condense(method, data, ipc=2))
 
 
 class RecordProgress(NullProgress):
@@ -182,7 +205,8 @@ def test_gpu_has_the_same_result_up_to_rounding(method: Method, precision: str) 
 def test_set_can_be_evaluated_and_drawn(method: Method) -> None:
     data = tiny_data([6, 6])
     condensed = condense(method, data)
-    scores = cs.evaluate(condensed, data, network=FAST["network"], num_networks=1, epochs=1, device="cpu")
+    test_set = tiny_data([6, 6], seed=1)
+    scores = cs.evaluate(condensed, test_set, network=FAST["network"], num_networks=1, epochs=1, device="cpu")
     assert 0 <= scores.mean <= 1
     assert draw_grid([condensed]).width > 0
 
@@ -203,6 +227,8 @@ def test_condense_takes_any_field_of_the_recipe() -> None:
         ({"ipc": 0}, "ipc .* but got 0"),
         ({"ipc": 1.5}, "ipc .* but got 1.5"),
         ({"ipc": True}, "ipc .* but got True"),
+        ({"ipc": (1, 0)}, "ipc .* but got 0"),
+        ({"ipc": {"cat": 1}}, "ipc .* but got {'cat': 1}"),
         ({"iterations": -1}, "iterations must be .*, but got -1"),
         ({"lr": 0}, "lr must be a number above 0"),
         ({"lr": float("nan")}, "lr must be a number above 0"),
@@ -233,6 +259,15 @@ def test_presets_are_those_of_the_paper() -> None:
     assert (preset(50, 32).iterations, preset(50, 64).iterations) == (20_000, 10_000)
     assert (preset(1, 32).batch_size, preset(1, 32).momentum, preset(1, 32).init) == (256, 0.5, "real")
     assert make_protocol(name="cifar10", size=32).num_networks == 20
+
+
+def test_presets_depend_on_the_mean_number_of_images_per_class() -> None:
+    for ipc in ((1, 19), (150, 250)):
+        for method in METHODS:
+            fields = dataclasses.asdict(make_recipe(method, ipc=ipc, name="cifar10", size=32))
+            mean = dataclasses.asdict(make_recipe(method, ipc=sum(ipc) // 2, name="cifar10", size=32))
+            assert fields == mean | {"ipc": ipc}
+    assert cs.DSARecipe(ipc=(1, 19)).loops == cs.DSARecipe(ipc=10).loops
 
 
 def test_random_selects_all_images_equally_often() -> None:

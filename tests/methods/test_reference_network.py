@@ -227,8 +227,9 @@ def test_divergence_is_an_error_and_nothing_is_stored(
 ) -> None:
     monkeypatch.setattr("condenset.runs.checkpoint.CHECKPOINT_SECONDS", checkpoint_seconds)
     run = RunContext(compute=CPU, directory=tmp_path)
+    fields = {"network_lr": 1e9, "epochs": 20, "network": "convnet(width=8, depth=2, norm='none')"}
     with pytest.raises(cs.UserError, match=r"diverged: .* after epoch \d+\. Try a smaller network_lr"):
-        condense("herding", tiny_data([6, 6]), run, network_lr=1e30, epochs=20)
+        condense("herding", tiny_data([6, 6]), run, **fields)
     assert not (tmp_path / "networks").exists()
 
 

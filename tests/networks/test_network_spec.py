@@ -149,13 +149,20 @@ def test_display_names() -> None:
 
 
 def test_describe_networks_lists_defaults_and_choices() -> None:
-    rows = {row.name: row for row in describe_networks()}
-    assert list(rows) == list(NETWORKS)
-    assert rows["convnet"].options.startswith(
-        "width=128, depth=3, norm='instance' [none, batch, layer, instance, group]"
-    )
-    assert rows["lenet"].options == ""
-    assert all(row.description and "\n" not in row.description for row in rows.values())
+    entries = {entry["name"]: entry for entry in describe_networks()}
+    assert list(entries) == list(NETWORKS)
+    assert entries["convnet"]["options"][:3] == [
+        {"name": "width", "type": "int", "default": 128, "minimum": 1, "maximum": 4096},
+        {"name": "depth", "type": "int", "default": 3, "minimum": 1, "maximum": 32},
+        {
+            "name": "norm",
+            "type": "str",
+            "default": "instance",
+            "choices": ["none", "batch", "layer", "instance", "group"],
+        },
+    ]
+    assert entries["lenet"]["options"] == []
+    assert all(entry["description"] and "\n" not in entry["description"] for entry in entries.values())
 
 
 def test_an_architecture_builds_a_network() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ import condenset as cs
 from condenset import networks
 from condenset.errors import UserError
 from condenset.networks import Architecture, FlatParameters, Option
+from helpers.reference_dm import tiny_data
 
 CPU = torch.device("cpu")
 SHAPE = {"channels": 1, "size": 8, "num_classes": 3}
@@ -132,9 +134,9 @@ def test_the_embedding_of_a_registered_network(gated: str) -> None:
 def test_a_registered_network_has_options_and_is_listed(gated: str) -> None:
     assert networks.canonical_spec(gated, size=8) == "gated(width=4)"
     assert networks.display_name(gated) == "Gated"
-    assert [row for row in networks.describe_networks() if row.name == gated] == [
-        (gated, "width=4", "one hidden layer")
-    ]
+    (entry,) = [entry for entry in networks.describe_networks() if entry["name"] == gated]
+    assert entry["description"] == "one hidden layer"
+    assert [(item["name"], item["default"]) for item in entry["options"]] == [("width", 4)]
     with pytest.raises(UserError, match="already"):
         cs.register_network(dataclasses.replace(GATED))
 
@@ -273,3 +275,16 @@ def test_two_builders_of_one_name_need_a_mapping() -> None:
 
     with pytest.raises(UserError, match="two builders are called 'same': give a mapping"):
         networks.name_architectures([make(), make()], 32)
+
+
+def test_an_unnamed_builder_is_refused_with_the_way_out_of_the_function() -> None:
+    def unnamed() -> Any:
+        return lambda channels, size, num_classes: nn.Identity()
+
+    data = tiny_data([2, 2])
+    for call in (
+        lambda: cs.condense(data, "dm", ipc=1, network=unnamed(), verbose=False),
+        lambda: cs.evaluate(data, data, network=unnamed(), verbose=False),
+    ):
+        with pytest.raises(cs.UserError, match=r"a builder must have a name, but got <lambda>: define it with `def`$"):
+            call()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 import numpy as np
 import pytest
@@ -87,6 +87,25 @@ def test_keywords_cover_every_field_with_its_type() -> None:
 
 def test_ipc_defaults_to_ten(data: cs.ImageData) -> None:
     assert len(cs.condense(data, "random", **FAST)) == 30
+
+
+@pytest.mark.parametrize(
+    "numbers", [{"ipc": [1, 2, 3]}, {"ipc": {"class 2": 3, "class 1": 2, "class 0": 1}}, {"ipc_share": 0.1}]
+)
+def test_ipc_can_differ_by_class(numbers: dict[str, Any], tmp_path: Path) -> None:
+    data = tiny_data([9, 20, 30])
+    condensed = cs.condense(data, "random", directory=tmp_path / "a", **numbers, **FAST)
+    assert condensed.labels.bincount().tolist() == [1, 2, 3]
+    assert condensed.provenance["recipe"]["ipc"] == [1, 2, 3]
+    again = cs.condense(data, cs.RandomRecipe(ipc=(1, 2, 3)), directory=tmp_path / "a", **FAST)
+    assert again.provenance == condensed.provenance  # read, not made again
+
+
+def test_ipc_and_ipc_share_exclude_each_other(data: cs.ImageData) -> None:
+    with pytest.raises(cs.UserError, match="ipc and ipc_share exclude each other: give one of the two"):
+        cs.condense(data, "random", ipc=1, ipc_share=0.1)
+    with pytest.raises(cs.UserError, match="a recipe must come without other settings"):
+        cs.condense(data, cs.RandomRecipe(ipc=1), ipc_share=0.1)
 
 
 @pytest.mark.parametrize("method", [name for name, method in cs.METHODS.items() if hasattr(method.recipe, "network")])
@@ -178,3 +197,21 @@ def test_progress_is_shown_unless_verbose_is_off(data: cs.ImageData, monkeypatch
 
 def test_completion_offers_the_public_names_only() -> None:
     assert dir(cs) == sorted([*cs.__all__, "__version__"])
+
+
+def test_one_class_is_rejected() -> None:
+    data = tiny_data([4])
+    for call in (lambda: cs.condense(data, "random", ipc=1), lambda: cs.evaluate(data, data)):
+        with pytest.raises(cs.UserError, match="nothing to classify"):
+            call()
+
+
+def test_a_set_records_the_images_per_class_that_it_has() -> None:
+    data = tiny_data([6, 2, 1])
+    by_name = cs.condense(data, "random", ipc=4, allow_fewer=True, verbose=False)
+    by_recipe = cs.condense(data, cs.RandomRecipe(ipc=4, allow_fewer=True), verbose=False)
+    for condensed in (by_name, by_recipe):
+        assert condensed.provenance["recipe"]["ipc"] == [4, 2, 1]
+        assert repr(condensed).endswith("random, 1–4 per class)")
+    enough = cs.condense(data, "random", ipc=1, allow_fewer=True, verbose=False)
+    assert enough.provenance["recipe"]["ipc"] == 1

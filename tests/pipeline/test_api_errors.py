@@ -95,7 +95,7 @@ def seeded_calls(directory: Path) -> dict[str, Callable[[Any], Any]]:
     memory.add(DATA)
     return {
         "condense": lambda seed: cs.condense(DATA, "random", ipc=1, seed=seed, device="cpu").images.tolist(),
-        "evaluate": lambda seed: cs.evaluate(TRAIN_SET, DATA, num_networks=1, seed=seed, **TRAINING).protocol,
+        "evaluate": lambda seed: cs.evaluate(TRAIN_SET, SPLITS.test, num_networks=1, seed=seed, **TRAINING).protocol,
         "rank": lambda seed: cs.rank(["mlp"], TRAIN_SET, DATA, seed=seed, **FAST).protocol,
         "train_val_split": lambda seed: cs.train_val_split(DATA, 0.2, seed=seed)[1].fingerprint,
         "train_pool": lambda seed: cs.train_pool(DATA, directory, num_networks=1, seed=seed, **TRAINING).fingerprint,
@@ -124,7 +124,7 @@ def test_numpy_integers_are_accepted_in_a_recipe() -> None:
 def test_a_device_may_be_a_torch_device(tmp_path: Path) -> None:
     device = torch.device("cpu")
     condensed = cs.condense(DATA, "random", ipc=1, device=device)
-    assert 0 <= cs.evaluate(condensed, DATA, num_networks=1, network=NETWORK, epochs=1, device=device).mean <= 1
+    assert 0 <= cs.evaluate(condensed, SPLITS.test, num_networks=1, network=NETWORK, epochs=1, device=device).mean <= 1
     assert cs.rank(["mlp"], condensed, DATA, epochs=1, device=device).rows
     cs.train_pool(DATA, tmp_path, num_networks=1, network=NETWORK, epochs=1, device=device)
     assert (
@@ -151,11 +151,12 @@ def rename_classes(data: cs.ImageData, name: str, class_names: tuple[str, ...]) 
 
 
 def test_numbered_classes_are_matched_by_order_with_a_warning() -> None:
-    numbered, named = rename_classes(DATA, "digits", ("0", "1")), rename_classes(DATA, "pets", ("cat", "dog"))
+    numbered, test = rename_classes(DATA, "digits", ("0", "1")), SPLITS.require_test()
+    named = rename_classes(test, "pets", ("cat", "dog"))
     condensed = cs.condense(numbered, "random", ipc=1, device="cpu")
     message = "the set was made from 'digits', not from 'pets', .* the classes are matched by their numbers"
     with pytest.warns(UserWarning, match=message) as warned:
         cs.evaluate(condensed, named, num_networks=1, **TRAINING)
     assert len(warned) == 1 and "\n" not in str(warned[0].message)
-    cs.evaluate(condensed, rename_classes(DATA, "others", ("0", "1")), num_networks=1, **TRAINING)  # no warning
-    cs.evaluate(condensed, rename_classes(DATA, "digits", ("zero", "one")), num_networks=1, **TRAINING)
+    cs.evaluate(condensed, rename_classes(test, "others", ("0", "1")), num_networks=1, **TRAINING)  # no warning
+    cs.evaluate(condensed, rename_classes(test, "digits", ("zero", "one")), num_networks=1, **TRAINING)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from condenset import UserError, load
-from condenset.pipeline.config import plan_to_toml, read_plan, write_plan
+from condenset.data.options import LoadOptions
+from condenset.pipeline.config import plan_to_toml, read_plan
 from condenset.pipeline.plan import Plan, make_plan
 from condenset.pipeline.request import RunRequest
 from helpers.reference_dm import tiny_data
@@ -19,7 +21,7 @@ REQUEST = RunRequest(methods=("random", "dm"), ipcs=(1, 2))
 
 
 def write_and_read(plan: Plan, directory: Path) -> Plan:
-    write_plan(directory / "recipe.toml", plan)
+    (directory / "recipe.toml").write_text(plan_to_toml(plan))
     return read_plan(directory / "recipe.toml")
 
 
@@ -30,13 +32,23 @@ def test_a_plan_can_be_written_and_read(tmp_path: Path) -> None:
         "seed": -3,
         "precision": "bfloat16",
         "memory_limit": 2**30,
-        "size": 8,
         "data_dir": "/x y",
+        "load_options": LoadOptions(size=8, nested=True, test_share=0.25),
     }
     plan = make_plan(DATA, request, dataset='a "b" \\ c\t\n\x7f\x01 é 😀', **settings)
     assert write_and_read(plan, tmp_path) == plan
+    keys = tomllib.loads((tmp_path / "recipe.toml").read_text())
+    assert (keys["size"], keys["nested"], keys["test_share"]) == (8, True, 0.25) and "fit" not in keys
     condense_only = make_plan(DATA, dataclasses.replace(REQUEST, evaluate=False), dataset="tiny")
     assert write_and_read(condense_only, tmp_path) == condense_only
+
+
+def test_a_config_can_have_numbers_per_class(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.toml"
+    path.write_text('dataset = "tiny"\n[[jobs]]\nmethod = "dm"\nipc = [1, 3]\n[protocol]\n')
+    plan = make_plan(DATA, RunRequest(), read_plan(path), dataset="tiny")
+    assert [(job.name, job.ipc) for job in plan.jobs] == [("dm-1to3", (1, 3))]
+    assert write_and_read(plan, tmp_path) == plan
 
 
 def test_the_first_line_names_the_command() -> None:

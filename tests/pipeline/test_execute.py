@@ -14,6 +14,7 @@ import torch
 from condenset import CondensedSet, UserError
 from condenset.methods import METHODS
 from condenset.pipeline import execute
+from condenset.pipeline.plan import Job
 from condenset.runs import checkpoint
 from condenset.runs.context import RunContext
 from helpers.command_line import list_files, read_files
@@ -73,9 +74,21 @@ def test_sizes_are_learned_at_once_and_a_stop_changes_nothing(tmp_path: Path, mo
         execute_in(stopped, plan)
     assert not (stopped / "sets/dm-1.safetensors").exists()
     execute_in(stopped, plan)
-    for name in ("sets/dm-1.safetensors", "condensed.safetensors"):
+    for name in ("sets/dm-1.safetensors", "sets/dm-2.safetensors"):
         first, second = (CondensedSet.load(directory / name) for directory in (undisturbed, stopped))
         assert torch.equal(first.images, second.images)
+
+
+def test_sizes_learned_at_once_can_differ_by_class(tmp_path: Path) -> None:
+    plan = make_tiny_plan(methods=("dm",), ipcs=(1, 2))
+    recipes = [job.recipe for job in plan.jobs if job.recipe]
+    recipes[1] = dataclasses.replace(recipes[1], ipc=(2, 3))
+    plan = dataclasses.replace(plan, jobs=tuple(Job(method="dm", recipe=recipe) for recipe in recipes))
+    records = execute_in(tmp_path, plan)
+    assert [record["ipc"] for record in records] == [1, [2, 3]]
+    assert [record["together"] for record in records] == [[1, [2, 3]]] * 2
+    single_records = [execute_in(None, dataclasses.replace(plan, jobs=(job,)))[0] for job in plan.jobs]
+    assert [record["accuracies"] for record in records] == [record["accuracies"] for record in single_records]
 
 
 def test_a_set_of_another_seed_is_refused(tmp_path: Path) -> None:
@@ -92,7 +105,7 @@ def test_a_set_of_another_recipe_is_refused_before_the_work(tmp_path: Path, monk
     )
     (tmp_path / "results.json").unlink()
     replace_dm(monkeypatch, condense_sizes=fail, condense=fail)
-    with pytest.raises(UserError, match=r"condensed\.safetensors belongs to another recipe"):
+    with pytest.raises(UserError, match=r"dm-2\.safetensors belongs to another recipe"):
         execute_in(tmp_path, make_tiny_plan(methods=("dm",), ipcs=(1, 2)))
 
 
@@ -105,14 +118,14 @@ def test_a_new_size_leaves_existing_sets_unchanged(tmp_path: Path) -> None:
     assert (records[1]["ipc"], records[1]["together"]) == (2, [2, 3])
 
 
-@pytest.mark.parametrize("name", ["results.json", "condensed.safetensors"])
+@pytest.mark.parametrize("name", ["results.json", "sets/dm-1.safetensors"])
 def test_a_directory_in_place_of_a_file_is_a_one_line_error(tmp_path: Path, name: str) -> None:
     plan = make_tiny_plan(methods=("dm",), ipcs=(1,))
     execute_in(tmp_path, plan)
     for file in {"results.json", name}:
         (tmp_path / file).unlink()
     (tmp_path / name).mkdir()
-    with pytest.raises(UserError, match=f"{name}; delete it") as caught:
+    with pytest.raises(UserError, match=f"{name}: Is a directory; delete it") as caught:
         execute_in(tmp_path, plan)
     assert "\n" not in str(caught.value)
 
@@ -203,7 +216,7 @@ def test_coreset_methods_share_a_reference_network_over_a_resume(tmp_path: Path)
     records = execute_in(tmp_path, plan)
     assert [record["method"] for record in records] == [*methods, *methods]
     (file,) = (tmp_path / "networks").iterdir()
-    (tmp_path / "condensed.safetensors").unlink()  # as if the run had stopped before the last set
+    (tmp_path / "sets" / "forgetting-2.safetensors").unlink()  # as if the run had stopped before the last set
     (tmp_path / "results.json").unlink()
     modified = file.stat().st_mtime_ns
     resumed = execute_in(tmp_path, plan)

@@ -36,7 +36,7 @@ def test_a_plan_has_every_method_at_every_size_and_the_whole_dataset() -> None:
     assert [job.name for job in plan.condense_jobs] == ["random-1", "dm-1", "random-2", "dm-2"]
     paths = [str(plan.set_path(job, Path("run"))) for job in plan.condense_jobs]
     assert paths[0] == "run/sets/random-1.safetensors"
-    assert paths[-1] == "run/condensed.safetensors"
+    assert paths[-1] == "run/sets/dm-2.safetensors"
     assert plan.fingerprint == DATA.fingerprint
 
 
@@ -47,6 +47,37 @@ def test_ipc_is_10_by_default() -> None:
     base = make_plan(data, RANDOM_AND_DM, dataset="tiny")
     other = make_plan(data, RunRequest(methods=("mmd",)), base, dataset="tiny")
     assert [job.name for job in other.condense_jobs] == ["mmd-1", "mmd-2"]  # the config file states the sizes
+
+
+def test_a_share_becomes_numbers_per_class() -> None:
+    data = tiny_data([30, 5])
+    plan = make_plan(data, RunRequest(methods=("random", "dm"), ipc_share=0.1), dataset="tiny")
+    assert [job.ipc for job in plan.condense_jobs] == [(3, 1)] * 2  # rounding of 0.5 gives 0, but 1 is the least
+    assert [job.name for job in plan.condense_jobs] == ["random-1to3", "dm-1to3"]
+    assert str(plan.set_path(plan.jobs[0], Path("run"))) == "run/sets/random-1to3.safetensors"
+    assert make_plan(data, RunRequest(), plan, dataset="tiny") == plan
+    balanced = plan_for(RunRequest(methods=("dm",), ipc_share=0.5), base=plan_for(RANDOM_AND_DM))
+    assert [job.name for job in balanced.condense_jobs] == ["dm-3"]
+    with pytest.raises(UserError, match=r"one number for each of the 2 classes, but got \[3, 1, 1\]"):
+        make_plan(
+            data,
+            RunRequest(),
+            make_plan(tiny_data([30, 5, 5]), RunRequest(methods=("dm",), ipc_share=0.1), dataset="a"),
+            dataset="b",
+        )
+
+
+def test_allow_fewer_plans_the_numbers_that_the_classes_have() -> None:
+    data, fewer = tiny_data([30, 12, 5, 1]), {"allow_fewer": True}
+    plan = make_plan(data, RunRequest(methods=("dm",), ipcs=(10, 20, 1), recipe_fields=fewer), dataset="tiny")
+    assert [job.name for job in plan.condense_jobs] == ["dm-1to10", "dm-1to20", "dm-1"]
+    assert [job.ipc for job in plan.condense_jobs] == [(10, 10, 5, 1), (20, 12, 5, 1), 1]
+    assert make_plan(data, RunRequest(), plan, dataset="tiny") == plan
+    assert make_plan(data, RunRequest(ipcs=(10, 20, 1)), plan, dataset="tiny") == plan  # the config allows fewer
+    same_size = RunRequest(methods=("random",), ipcs=(7, 8), recipe_fields=fewer)
+    assert [job.name for job in plan_for(same_size).condense_jobs] == ["random-6"]  # two sizes become one
+    by_method = RunRequest(methods=("random", "dm"), ipcs=(6,), method_fields={"dm": fewer})
+    assert [job.name for job in plan_for(by_method).condense_jobs] == ["random-6", "dm-6"]
 
 
 def test_a_numpy_seed_is_stored_as_an_integer() -> None:
@@ -91,8 +122,7 @@ def test_the_whole_dataset_keeps_its_default_epochs() -> None:
 
 def test_another_size_gets_its_own_learning_rate_unless_the_config_changes_it() -> None:
     def learning_rate(base: Plan) -> float:
-        request = RunRequest(ipcs=(100,), recipe_fields={"allow_fewer": True})
-        return plan_for(request, base).jobs[1].recipe.lr  # type: ignore[union-attr]
+        return make_plan(tiny_data([100, 100]), RunRequest(ipcs=(100,)), base, dataset="larger").jobs[1].recipe.lr  # type: ignore[union-attr]
 
     assert learning_rate(plan_for(RANDOM_AND_DM)) == 10.0
     assert learning_rate(plan_for(dataclasses.replace(RANDOM_AND_DM, recipe_fields={"lr": 3.0}))) == 3.0
@@ -101,8 +131,7 @@ def test_another_size_gets_its_own_learning_rate_unless_the_config_changes_it() 
 def test_another_size_gets_its_own_loops_unless_the_config_changes_them() -> None:
     def loops(**recipe_fields: int) -> tuple[int, int]:
         base = plan_for(RunRequest(methods=("dsa",), ipcs=(1,), recipe_fields=recipe_fields))
-        request = RunRequest(ipcs=(20,), recipe_fields={"allow_fewer": True})
-        return plan_for(request, base).jobs[0].recipe.loops  # type: ignore[union-attr]
+        return make_plan(tiny_data([20, 20]), RunRequest(ipcs=(20,)), base, dataset="larger").jobs[0].recipe.loops  # type: ignore[union-attr]
 
     assert loops() == (20, 25)
     assert loops(inner_epochs=7) == (20, 7)
@@ -157,7 +186,7 @@ def test_fields_override_those_of_the_config() -> None:
 
 
 def test_a_plan_that_cannot_succeed_is_refused() -> None:
-    with pytest.raises(UserError, match="class 'class 0' has only 6 training images"):
+    with pytest.raises(UserError, match=r"2 classes have fewer training images, 'class 0' \(6\)"):
         plan_for(RunRequest(methods=("dm",), ipcs=(1, 7)))
     with pytest.raises(UserError, match="depth"):
         plan_for(RunRequest(methods=("dm",), ipcs=(1,), recipe_fields={"network": "convnet(depth=9)"}))
@@ -168,7 +197,7 @@ def test_a_plan_that_cannot_succeed_is_refused() -> None:
 
 def test_jobs_must_differ() -> None:
     job = plan_for(RANDOM_AND_DM).jobs[0]
-    with pytest.raises(UserError, match=r"jobs must differ in method or ipc, but got \['random-1'\]"):
+    with pytest.raises(UserError, match=r"jobs must have different names .*, but got \['random-1'\]"):
         Plan(dataset="tiny", jobs=(job, job))
     with pytest.raises(UserError, match="a run must have at least one job"):
         Plan(dataset="tiny", jobs=())

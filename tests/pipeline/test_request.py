@@ -64,6 +64,8 @@ def test_a_field_has_the_same_type_in_all_methods() -> None:
         ({"methods": ("dm",), "method_fields": {"dm": {"network": "convnett"}}}, "did you mean 'convnet'"),
         ({"methods": ("dm",), "method_fields": {"dd": {"steps": 3}}}, "the method of a setting must be one of dm"),
         ({"methods": ("dm",), "ipcs": (0,)}, "ipc"),
+        ({"methods": ("dm",), "ipcs": (1,), "ipc_share": 0.1}, "--ipc and --ipc-share exclude each other"),
+        ({"ipc_share": 0.0}, "ipc_share must be a number above 0, at most 1, but got 0.0"),
         ({"methods": ("dm",), "recipe_fields": {"network": "convnett"}}, "did you mean 'convnet'"),
         ({"methods": ("random",), "recipe_fields": {"iterations": 7}}, "an option of random .* but got 'iterations'"),
         ({"protocol_fields": {"network": "convnett"}}, "did you mean 'convnet'"),

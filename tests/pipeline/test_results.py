@@ -39,6 +39,8 @@ def test_invalid_seconds_are_unknown(seconds: object) -> None:
     [
         {"method": 3},
         {"ipc": "1"},
+        {"ipc": []},
+        {"ipc": [1, "2"]},
         {"accuracy_mean": 1.5},
         {"accuracies": []},
         {"accuracies": [2]},

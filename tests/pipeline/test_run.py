@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from condenset import UserError
+from condenset import Splits, UserError
 from condenset.pipeline.config import read_plan
 from condenset.pipeline.plan import Plan
 from condenset.pipeline.request import RunRequest
@@ -32,7 +32,7 @@ def test_a_run_leaves_its_recipe_results_and_set_in_a_new_directory(toy: Path) -
     first, second = (start_run(REQUEST, dataset="toy.npz", seed=2, memory_limit=2**30, **CPU) for _ in range(2))
     assert (first.directory, second.directory) == (Path("runs/toy"), Path("runs/toy-2"))
     assert first.records[0]["accuracies"] == second.records[0]["accuracies"]
-    assert {"recipe.toml", "results.json", "condensed.safetensors", "grid.png"} <= set(list_files(first.directory))
+    assert {"recipe.toml", "results.json", "sets/random-1.safetensors", "grid.png"} <= set(list_files(first.directory))
     plan = read_plan(first.directory / "recipe.toml")
     assert (plan.dataset, plan.seed, plan.memory_limit) == (str(toy), 2, 2**30)
     assert plan.test_fingerprint != ""
@@ -49,7 +49,7 @@ def test_the_session_surrounds_the_execution(toy: Path) -> None:
     events: list[object] = []
 
     @contextlib.contextmanager
-    def session(plan: Plan, run: RunContext) -> Iterator[None]:
+    def session(plan: Plan, splits: Splits, run: RunContext) -> Iterator[None]:
         assert run.directory == Path("a") and (run.directory / "recipe.toml").exists()
         events.append([job.name for job in plan.jobs])
         yield
@@ -68,7 +68,7 @@ def test_a_stopped_run_is_resumed_with_changes(toy: Path, tmp_path: Path) -> Non
         pass
 
     @contextlib.contextmanager
-    def stop(plan: Plan, run: RunContext) -> Iterator[None]:
+    def stop(plan: Plan, splits: Splits, run: RunContext) -> Iterator[None]:
         raise Stop
         yield
 
@@ -77,7 +77,7 @@ def test_a_stopped_run_is_resumed_with_changes(toy: Path, tmp_path: Path) -> Non
     assert list_files(Path("a")) == ["recipe.toml"]
     limits: list[int | None] = []
 
-    def record_limit(plan: Plan, run: RunContext) -> contextlib.AbstractContextManager[None]:
+    def record_limit(plan: Plan, splits: Splits, run: RunContext) -> contextlib.AbstractContextManager[None]:
         limits.append(run.memory_limit)
         return contextlib.nullcontext()
 

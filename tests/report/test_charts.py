@@ -25,12 +25,13 @@ def test_comparison_is_drawn_for_any_dataset_name(tmp_path: Path, dataset: str) 
     records: list[dict[str, object]] = [
         {**score, "method": m, "ipc": i, "condense_seconds": s} for m, i, s in (("random", 1, 0.0), ("dm", 2, 9))
     ]
-    records.append({**records[-1], "ipc": 3, "together": [2, 3]})
+    records.append({**records[-1], "ipc": [3, 5], "together": [2, [3, 5]]})
     whole = {**score, "method": "whole", "ipc": None, "condense_seconds": 0.0}
     save_comparison([*records, whole], dataset, tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
     svg = (tmp_path / "a.svg").read_bytes()
     assert b"<svg" in svg and b"dm (sizes at once)" in svg
+    assert "3–5 per class".encode() in svg
     assert f"<!-- {dataset} -->".encode() in svg and b"folder" not in svg  # the title
     assert b"drawn at 0.1" in svg
 

@@ -9,6 +9,7 @@ from PIL import Image
 
 from condenset import CondensedSet
 from condenset.report import grid
+from condenset.report.fonts import default_font
 from condenset.report.grid import draw_grid, save_grid
 
 
@@ -55,7 +56,7 @@ def test_long_caption_does_not_widen_the_grid() -> None:
 def test_captions_do_not_overlap() -> None:
     condensed = make_set([1, 1])
     single, double = draw_grid([condensed]), draw_grid([condensed, condensed])
-    assert double.width - single.width >= grid._font().getlength("random 2")
+    assert double.width - single.width >= default_font().getlength("random 2")
 
 
 def test_pixels_outside_the_range_are_clipped() -> None:
@@ -93,7 +94,7 @@ def test_hidden_classes_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_font_has_letters_beyond_ascii() -> None:
-    font = grid._font()
+    font = default_font()
     missing = bytes(font.getmask("\U0010fffd"))
     for letter in "éßñÅжλ":
         assert bytes(font.getmask(letter)) != missing

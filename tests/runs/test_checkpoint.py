@@ -13,7 +13,7 @@ from condenset.io.files import write_tensors
 from condenset.runs import checkpoint, loop
 from condenset.runs.checkpoint import CheckpointTimer
 from condenset.runs.loop import run_loop
-from helpers.command_line import list_files
+from helpers.command_line import list_files, read_files
 from helpers.loops import counting_step, make_run, make_state
 
 
@@ -107,6 +107,57 @@ def test_other_tensors_and_invalid_steps_are_refused(tmp_path: Path) -> None:
         state = make_state()
         with pytest.raises(UserError, match=f"must be at an iteration from 0 to 9, but got iteration {step}"):
             run_loop(run, state, 9, counting_step(state), "")
+
+
+def damage_byte(path: Path, position: float) -> None:
+    content = bytearray(path.read_bytes())
+    content[int(position * len(content))] ^= 1
+    path.write_bytes(bytes(content))
+
+
+def save_two_checkpoints(directory: Path) -> Path:
+    """Save the states after 3 and after 5 iterations, and return the file of the second."""
+    state = make_state()
+    for step in (3, 5):
+        state["images"].fill_(step)
+        make_run(directory).save_checkpoint(step, 1.0, state, force=True)
+    return directory / "checkpoint"
+
+
+@pytest.mark.parametrize("position", [0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99])
+def test_the_previous_checkpoint_replaces_a_damaged_one(tmp_path: Path, position: float) -> None:
+    damage_byte(save_two_checkpoints(tmp_path), position)
+    assert make_run(tmp_path).checkpoint_recipe() == {"lr": 1.0}
+    state = make_state()
+    with pytest.warns(UserWarning, match=r"checkpoint is damaged: .* continues from the checkpoint before it .step 3"):
+        assert make_run(tmp_path).load_checkpoint(state, 9) == 3
+    assert state["images"].tolist() == [3, 3]
+    assert list_files(tmp_path) == ["checkpoint"]  # the damaged one never becomes the previous one
+    assert make_run(tmp_path).load_checkpoint(make_state(), 9) == 3
+
+
+def test_damaged_checkpoints_without_a_previous_one_are_refused(tmp_path: Path) -> None:
+    path = save_two_checkpoints(tmp_path)
+    damage_byte(path, 0.99)
+    damage_byte(checkpoint.previous_path(path), 0.99)
+    before = read_files(tmp_path)
+    with pytest.raises(UserError, match="is damaged: its content does not match its checksum; delete it to restart"):
+        make_run(tmp_path).load_checkpoint(make_state(), 9)
+    assert make_run(tmp_path).checkpoint_recipe() is None
+    make_run(tmp_path, job="dm-10").save_checkpoint(3, 1.0, make_state(), force=True)
+    make_run(tmp_path).save_checkpoint(3, 1.0, make_state(), force=True)
+    damage_byte(path, 0.99)
+    with pytest.raises(UserError, match="is damaged"):  # the previous one belongs to another job
+        make_run(tmp_path).load_checkpoint(make_state(), 9)
+    assert list_files(tmp_path) == list(before)
+
+
+def test_a_kill_between_two_checkpoints_leaves_the_previous_one(tmp_path: Path) -> None:
+    save_two_checkpoints(tmp_path).unlink()
+    run = make_run(tmp_path)
+    assert run.load_checkpoint(make_state(), 9) == 3
+    run.delete_checkpoint()
+    assert list_files(tmp_path) == []
 
 
 def test_checkpoint_that_cannot_be_written_is_a_user_error(tmp_path: Path) -> None:

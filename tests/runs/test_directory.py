@@ -8,7 +8,7 @@ import pytest
 
 from condenset import UserError
 from condenset.io.directories import create_unique_directory, lock_directory
-from condenset.runs.directory import create_run_directory, is_run_directory
+from condenset.runs.directory import create_run_directory, default_run_directory, is_run_directory
 from helpers.command_line import list_files
 
 
@@ -52,3 +52,22 @@ def test_recipe_of_another_program_is_not_a_run(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="must be empty or a run directory"):
         create_run_directory(tmp_path, overwrite=True)
     assert list_files(tmp_path) == ["recipe.toml", "results.json"]
+
+
+@pytest.mark.parametrize(
+    ("name", "directory"),
+    [
+        ("digits", "digits"),
+        ("my data (1)", "my data (1)"),
+        ("Zürich_2.0", "Zürich_2.0"),
+        ("../../x", "x"),
+        ("/etc/x", "etc-x"),
+        ("a\0b\n\x1b[31m", "a-b---31m"),
+        ("\udc80x", "x"),
+        ("..", "run"),
+        ("", "run"),
+        ("ß" * 300, "ß" * 100),
+    ],
+)
+def test_default_directory_is_a_plain_name_in_runs(name: str, directory: str) -> None:
+    assert default_run_directory(name) == Path("runs") / directory

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -47,9 +48,33 @@ def test_event_after_an_incomplete_line_is_read(tmp_path: Path) -> None:
 
 
 def test_full_disk_is_a_user_error(tmp_path: Path) -> None:
-    full = Path("/dev/full")
-    if not full.exists():
-        pytest.skip("this system has no /dev/full")
-    (tmp_path / "events.jsonl").symlink_to(full)
-    with pytest.raises(UserError, match=r"cannot write to .*events.jsonl: No space left on device"):
+    resource = pytest.importorskip("resource")  # of Unix
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        with pytest.raises(UserError, match=r"cannot write to .*events.jsonl: File too large"):
+            make_run(tmp_path).log_event("step", loss=1.0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_links_and_pipes_are_not_written_to(tmp_path: Path) -> None:
+    events = tmp_path / "events.jsonl"
+    (tmp_path / "other").touch()
+    events.symlink_to(tmp_path / "other")
+    with pytest.raises(UserError, match=r"cannot write to .*events.jsonl: .*symbolic links"):
         make_run(tmp_path).log_event("step", loss=1.0)
+    assert (tmp_path / "other").read_bytes() == b""
+    events.unlink()
+    os.mkfifo(events)
+    for action in (lambda run: run.log_event("step"), lambda run: run.read_events("step")):
+        with pytest.raises(UserError, match=r"events.jsonl: it is a pipe or a device"):
+            action(make_run(tmp_path))
+
+
+def test_long_lines_are_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("condenset.runs.events.MAX_LINE_BYTES", 100)
+    run = make_run(tmp_path)
+    run.log_event("step", text="x" * 100)
+    run.log_event("step", text="")
+    assert [event["text"] for event in run.read_events("step")] == [""]

@@ -12,8 +12,10 @@ from torch import Tensor
 
 from condenset import UserError
 from condenset.runs import checkpoint, loop
+from condenset.runs.context import RunContext
 from condenset.runs.loop import Interrupted, run_loop
 from helpers.command_line import list_files
+from helpers.interruption import RecordProgress, StopAtStep
 from helpers.loops import checkpoint_tensors, counting_step, make_run, make_state
 
 
@@ -46,6 +48,53 @@ def test_stop_saves_checkpoint_and_next_run_resumes(tmp_path: Path) -> None:
     assert [event["step"] for event in run.read_events("step")] == list(range(1, 10))
     run.delete_checkpoint()
     assert list_files(tmp_path) == ["events.jsonl"]
+
+
+def step_in_parts(run: RunContext, state: dict[str, Tensor]) -> Callable[[], Callable[[int], None]]:
+    """Return the `make_step` of a step that adds 1 to the images in four parts."""
+
+    def step(i: int) -> None:
+        for _ in range(4):
+            state["images"] += 0.25
+            run.check_stop(0.25)
+        state["losses"][i % 4] = 1.0
+        state["clock"] += 1
+
+    return lambda: step
+
+
+@pytest.mark.parametrize(("stop_at", "saved_step"), [(0.5, None), (2.5, 2)])
+def test_slow_step_stops_between_its_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop_at: float, saved_step: int | None
+) -> None:
+    monkeypatch.setattr(loop, "SLOW_STEP_SECONDS", 0.0)
+    run, state = make_run(tmp_path), make_state()
+    run.progress = StopAtStep(run, stop_at)
+    with pytest.raises(Interrupted):
+        run_loop(run, state, 4, step_in_parts(run, state), "")
+    assert state["images"].tolist() == [stop_at, stop_at]  # the other parts of the step did not run
+    saved = checkpoint_tensors(tmp_path)["images"].tolist() if saved_step else None
+    assert saved == ([saved_step, saved_step] if saved_step else None)
+    run, state = make_run(tmp_path), make_state()
+    run_loop(run, state, 4, step_in_parts(run, state), "")
+    assert state["images"].tolist() == [4, 4]
+
+
+def test_fast_step_is_completed_before_a_stop(tmp_path: Path) -> None:
+    run, state = make_run(tmp_path), make_state()
+    run.progress = StopAtStep(run, 2.5)
+    with pytest.raises(Interrupted):
+        run_loop(run, state, 4, step_in_parts(run, state), "")
+    assert checkpoint_tensors(tmp_path)["images"].tolist() == [3, 3]
+
+
+def test_progress_moves_within_a_step() -> None:
+    run, state = make_run(None), make_state()
+    run.progress = progress = RecordProgress()
+    run_loop(run, state, 1, step_in_parts(run, state), "")
+    assert progress.updates[:4] == [0.25, 0.5, 0.75, 1]
+    run.check_stop(0.25)  # outside of a loop, as while a step is captured
+    assert max(progress.updates) == 1
 
 
 def test_seconds_include_those_before_resume(tmp_path: Path) -> None:

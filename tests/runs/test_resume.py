@@ -24,7 +24,8 @@ from condenset.runs.loop import Interrupted
 from condenset.search.ranking import rank_architectures
 from condenset.training.evaluation import score_set
 from condenset.training.protocol import Protocol
-from helpers.interruption import StopAtLoop, StopAtStep
+from helpers.interruption import RecordProgress, StopAtLoop, StopAtStep
+from helpers.loops import checkpoint_tensors
 from helpers.plans import SPLITS, make_tiny_plan
 from helpers.reference_dm import tiny_data
 
@@ -122,16 +123,6 @@ OTHER_WORK = [
 ]
 
 
-class RecordProgress(NullProgress):
-    """Record the progress of a loop."""
-
-    def __init__(self) -> None:
-        self.updates: list[float] = []
-
-    def update(self, done: float, note: str = "") -> None:
-        self.updates.append(done)
-
-
 @pytest.fixture(autouse=True)
 def sync_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("condenset.runs.loop.SYNC_SECONDS", 0.0)
@@ -159,3 +150,39 @@ def test_interrupted_and_resumed_equals_undisturbed(work: Work, tmp_path: Path) 
         assert torch.equal(result[name], value) if isinstance(value, Tensor) else result[name] == value, name
     if work.stops and work.stop is StopAtStep and "user" not in work.name:
         assert progress.updates[0] > work.stops[-1]  # no step is repeated
+
+
+@pytest.mark.parametrize("method", ["dm", "mmd", "dc", "dsa", "dd", "ld"])
+def test_interrupted_within_a_slow_step_equals_undisturbed(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("condenset.runs.loop.SLOW_STEP_SECONDS", 0.0)
+    fields = DSA_STEPS if method in ("dc", "dsa") else {}
+    execute = condense_with(method, **fields)
+    expected = execute(make_run(tmp_path / "undisturbed"))
+    run = make_run(tmp_path / "interrupted")
+    run.progress = StopAtStep(run, 1.1)
+    with pytest.raises(Interrupted):
+        execute(run)
+    assert int(checkpoint_tensors(tmp_path / "interrupted")["clock"]) == 1  # the second step was discarded
+    result = execute(make_run(tmp_path / "interrupted"))
+    for name, value in expected.items():
+        assert value is None or torch.equal(result[name], value), name
+
+
+@pytest.mark.parametrize("method", ["dm", "dsa"])
+def test_resuming_from_a_damaged_checkpoint_equals_undisturbed(method: str, tmp_path: Path) -> None:
+    execute = condense_with(method, **DSA_STEPS if method == "dsa" else {"iterations": 5})
+    expected = execute(make_run(tmp_path / "undisturbed"))
+    for position in (2, 4):
+        run = make_run(tmp_path / "interrupted")
+        run.progress = StopAtStep(run, position)
+        with pytest.raises(Interrupted):
+            execute(run)
+    path = tmp_path / "interrupted" / "checkpoint"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(bytes(content))
+    with pytest.warns(UserWarning, match="checkpoint is damaged: the job continues from the checkpoint before it"):
+        result = execute(make_run(tmp_path / "interrupted"))
+    assert torch.equal(result["images"], expected["images"])

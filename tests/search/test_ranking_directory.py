@@ -25,6 +25,7 @@ from condenset.search.ranking import Ranking, rank_architectures
 from condenset.training.protocol import Protocol
 from condenset.training.trainer import Trainer
 from helpers.architectures import BAD, CPU, FAST, GOOD, linear, record_trainings
+from helpers.command_line import list_files
 from helpers.training_steps import record_training_steps
 
 TrainVal = tuple[cs.ImageData, cs.ImageData]
@@ -285,7 +286,7 @@ def test_temporary_files_of_a_killed_process_are_removed(train_val: TrainVal, tm
     (tmp_path / ".ranking.json.abc.tmp").write_text("half")
     (tmp_path / ".other.tmp").touch()
     cs.rank([GOOD], *train_val, directory=tmp_path, **FAST)
-    assert {path.name for path in tmp_path.iterdir()} == {"events.jsonl", "ranking.json", ".other.tmp"}
+    assert set(list_files(tmp_path)) == {"events.jsonl", "ranking.json", ".other.tmp"}
     (tmp_path / "recipe.toml").write_text("# condenset run\n")
     run_directory.create_run_directory(tmp_path, overwrite=True)
     assert {path.name for path in tmp_path.iterdir()} == {"ranking.json", ".other.tmp"}  # no run wrote these

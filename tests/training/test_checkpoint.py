@@ -317,3 +317,14 @@ def test_gpu_is_synchronised_before_networks_are_saved(tmp_path: Path, monkeypat
         training_checkpoint.save_if_due(2)
     assert calls == [gpu.device, "check"]
     assert read_info(tmp_path)["step"] == 2
+
+
+def test_stop_in_a_slow_test_resumes_with_the_trained_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = score_set(DATA, TEST, make_protocol(), make_run(None)).accuracies
+    monkeypatch.setattr("condenset.training.evaluation.SLOW_TEST_SECONDS", 0.0)
+    recorder = TrainingRecorder(monkeypatch)
+    score_until(tmp_path, NUM_STEPS)  # the first network is trained, and its test begins
+    assert recorder.pop()[0] == NUM_STEPS
+    assert read_info(tmp_path)["step"] == NUM_STEPS
+    assert score_set(DATA, TEST, make_protocol(), make_run(tmp_path)).accuracies == expected
+    assert recorder.pop()[0] == 2 * NUM_STEPS

@@ -64,10 +64,11 @@ def test_evaluation_is_gradient_descent_with_the_step_sizes() -> None:
     torch.testing.assert_close(trainer.weights, weights)
 
     options: dict[str, Any] = {"num_networks": 2, "learned_steps": True, "device": "cpu"}
-    scores = cs.evaluate(condensed, data, network=SPEC, **options)
-    assert scores.accuracies[1] == trainer.accuracy(DeviceDataset.from_data(data, CPU.device))
-    assert scores.accuracies == cs.evaluate(condensed, data, **options).accuracies
-    assert scores.accuracies == cs.evaluate(condensed, data, **scores.protocol, device="cpu").accuracies
+    test_set = tiny_data([6, 6], seed=1)
+    scores = cs.evaluate(condensed, test_set, network=SPEC, **options)
+    assert scores.accuracies[1] == trainer.accuracy(DeviceDataset.from_data(test_set, CPU.device))
+    assert scores.accuracies == cs.evaluate(condensed, test_set, **options).accuracies
+    assert scores.accuracies == cs.evaluate(condensed, test_set, **scores.protocol, device="cpu").accuracies
     with pytest.raises(cs.UserError, match=r"learned_steps .*epochs, augment"):
         cs.evaluate(condensed, data, learned_steps=True, epochs=3, augment="flip", device="cpu")
 
@@ -87,7 +88,7 @@ def test_learned_steps_are_plain_gradient_descent_in_float32(monkeypatch: pytest
     monkeypatch.setattr(Trainer, "__init__", record)
     options: dict[str, Any] = {"num_networks": 1, "device": "cpu", "precision": "bfloat16"}
     fields: list[dict[str, Any]] = [{"learned_steps": True}, {"epochs": 0}]
-    scores = [cs.evaluate(condensed, data, **changes, **options) for changes in fields]
+    scores = [cs.evaluate(condensed, tiny_data([6, 6, 6], seed=1), **changes, **options) for changes in fields]
     assert trainers == [(torch.float32, False), (torch.bfloat16, True)]
     assert (protocols[0].momentum, protocols[0].weight_decay, protocols[0].augment) == (0.0, 0.0, "none")
     assert [score.protocol["precision"] for score in scores] == ["float32", "bfloat16"]
@@ -105,7 +106,7 @@ def test_missing_or_invalid_steps() -> None:
             cs.evaluate(invalid, data, network="mlp", learned_steps=True, device="cpu")
     soft = dataclasses.replace(condensed, labels=F.one_hot(condensed.labels).float())
     with pytest.raises(cs.UserError, match="must have hard labels"):
-        cs.evaluate(soft, data, network="mlp", learned_steps=True, device="cpu")
+        cs.evaluate(soft, tiny_data([6, 6], seed=1), network="mlp", learned_steps=True, device="cpu")
 
 
 def test_xavier_initialisation_is_used_for_learned_steps_only() -> None:

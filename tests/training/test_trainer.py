@@ -251,3 +251,11 @@ def test_user_network_is_sgd() -> None:
             F.cross_entropy(network(images), data.labels).backward()
             optimizer.step()
     torch.testing.assert_close(networks.flatten_parameters(network), trainer.weights, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize(("size", "num_batches"), [(64, 1), (128, 2)])
+def test_large_images_are_tested_in_smaller_batches(size: int, num_batches: int) -> None:
+    data = DeviceDataset.from_data(tiny_data([150, 150], channels=1, size=size), CPU.device)
+    trainer, batches = Trainer("mlp(width=2)", data, Protocol(network="mlp(width=2)"), CPU), []
+    trainer.predict(data, lambda: batches.append(1))
+    assert len(batches) == num_batches

@@ -5,22 +5,40 @@ from __future__ import annotations
 import contextlib
 import re
 import shlex
-import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from condenset.cli.console import one_line_warnings
+from condenset.cli.console import one_line_warnings, print_line
 from condenset.cli.signals import exit_on_signal
 from condenset.errors import UserError, check
 
 if TYPE_CHECKING:
+    from condenset.data.options import LoadOptions
     from condenset.runs.context import RunContext
 
 
 def drop_unset(**options: Any) -> dict[str, Any]:
     """Return the options that are not None."""
     return {name: value for name, value in options.items() if value is not None}
+
+
+def choose_dataset(dataset: str | None, train: str | None) -> str | None:
+    """Return the dataset, given as DATASET or as `--train`."""
+    if dataset is not None and train is not None:
+        raise UserError(
+            f"DATASET and --train exclude each other, but got {dataset!r} and {train!r}: give one of the two"
+        )
+    return train if dataset is None else dataset
+
+
+def describe_hold_out(options: LoadOptions) -> str:
+    """Return a note on the images that are held out for the test, or nothing if there are none."""
+    from condenset.data.hold_out import format_share
+
+    if options.test_share is None:
+        return ""
+    return f" ({format_share(options.test_share)} of the images are held out for the test)"
 
 
 def parse_methods(values: list[str] | None, all_methods: Iterable[str]) -> tuple[str, ...]:
@@ -39,6 +57,22 @@ def parse_ipcs(values: list[str] | None) -> tuple[int, ...]:
     return tuple(map(int, numbers))
 
 
+def parse_networks(values: list[str] | None) -> tuple[str, ...]:
+    """Parse the values of `--network`: specs separated by commas. Commas within parentheses belong to a spec."""
+    specs = [spec.strip() for value in values or () for spec in re.split(r",(?![^(]*\))", value)]
+    check(all(specs), "--network must name a network ('condenset networks')", ",".join(values or ()))
+    return tuple(dict.fromkeys(specs))
+
+
+def check_one_network(network: str | None) -> None:
+    """Raise a UserError if `--network` of a command that takes one network names several."""
+    if network is not None and len(parse_networks([network])) > 1:
+        raise UserError(
+            f"--network must name one network here, but got {network!r}: score the finished sets on several with "
+            "'condenset evaluate RUN --network A,B'"
+        )
+
+
 def parse_memory_limit(value: str | None) -> int | None:
     """Parse the value of `--memory` to bytes."""
     from condenset.io.bytesize import parse_bytes
@@ -52,14 +86,17 @@ def check_overwrite(path: Path, *, overwrite: bool) -> None:
         raise UserError(f"{path} exists already: choose another --out, or use --overwrite")
 
 
-def resume_hint(directory: Path) -> str:
-    """Return the command that continues a run."""
-    return f"Resume with: condenset resume {shlex.quote(str(directory))}"
+def resume_hint(directory: Path, **options: object) -> str:
+    """Return the command that continues a run, with the options that are not None, such as `data_dir`."""
+    words = [str(directory)]
+    for name, value in drop_unset(**options).items():
+        words += [f"--{name.replace('_', '-')}", str(value)]
+    return f"Resume with: condenset resume {shlex.join(words)}"
 
 
 def announce(work: str, run: RunContext, directory: Path) -> None:
     """Print what begins, on which device and in which directory."""
-    print(f"{work} on {run.compute.hardware}, {run.compute.precision}. Directory: {directory}", file=sys.stderr)
+    print_line(f"{work} on {run.compute.hardware}, {run.compute.precision}. Directory: {directory}", stderr=True)
 
 
 @contextlib.contextmanager

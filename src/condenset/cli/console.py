@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,43 +14,172 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from condenset.cli.streams import ENCODING_ERRORS
+from condenset.errors import escape_controls
+
+
+def print_line(line: str = "", *, stderr: bool = False) -> None:
+    """Print one line. Control characters are escaped: names in files from outside can contain any.
+
+    All commands print through this function, `print_lines`, `print_json` or `print_table`.
+    """
+    print(escape_controls(line), file=sys.stderr if stderr else sys.stdout, flush=stderr)
+
+
+def print_lines(text: str, *, stderr: bool = False) -> None:
+    """Print text of several lines."""
+    for line in text.split("\n"):
+        print_line(line, stderr=stderr)
+
+
+def print_json(value: object) -> None:
+    """Print a value as JSON, which has escapes for control characters. Values of other types are printed as text."""
+    print(json.dumps(value, indent=1, default=str))
+
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table: with borders on a terminal, else as aligned plain text."""
+    lines = [[escape_controls(cell) for cell in line] for line in (columns, *rows)]
     if sys.stdout.isatty():
         table = Table()
-        for name in columns:
-            table.add_column(name, overflow="fold")  # never cut off a long word
-        for row in rows:
-            table.add_row(*map(Text, row))  # Text: brackets are not markup
+        for name in lines[0]:
+            table.add_column(Text(name), overflow="fold")  # never cut off a long word
+        for line in lines[1:]:
+            table.add_row(*map(Text, line))  # Text: brackets are not markup
         Console().print(table)
         return
-    lines = [tuple(columns), *map(tuple, rows)]
+    lines = [list(map(_as_encoded, line)) for line in lines]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
 
 
-def print_entries(
-    columns: tuple[str, ...], keys: tuple[str, ...], rows: Sequence[tuple[str, ...]], as_json: bool
+def _as_encoded(cell: str) -> str:
+    """Return the text as standard output has it, with `+/-` for `±` if the encoding needs it."""
+    encoding = sys.stdout.encoding or "utf-8"
+    return cell.encode(encoding, ENCODING_ERRORS).decode(encoding)
+
+
+def print_described(
+    columns: tuple[str, ...],
+    rows: Sequence[tuple[str, ...]],
+    entries: Sequence[Mapping[str, Any]],
+    as_json: bool,
 ) -> None:
-    """Print rows as a table with these columns, or as a JSON list of objects with these keys."""
+    """Print the rows as a table, or the entries that they describe as JSON."""
     if as_json:
-        print(json.dumps([dict(zip(keys, row, strict=True)) for row in rows], indent=1))
+        print_json(entries)  # fields of other packages may have any default
     else:
         print_table(columns, rows)
 
 
-def print_records(records: Sequence[Mapping[str, Any]], as_json: bool) -> None:
-    """Print the records of results.json as a table, or as JSON."""
+def format_options(options: Iterable[Mapping[str, Any]]) -> str:
+    """Return options in one line, such as `width=128, norm='instance' [none, batch]`."""
+    texts = []
+    for item in options:
+        choices = f" [{', '.join(item['choices'])}]" if "choices" in item else ""
+        texts.append(f"{item['name']}={item['default']!r}{choices}")
+    return ", ".join(texts)
+
+
+def print_records(records: Sequence[Mapping[str, Any]], as_json: bool, *, per_class: bool = False) -> None:
+    """Print the records of a run as a table, or as JSON."""
+    from condenset.pipeline.plan import job_name
+    from condenset.pipeline.results import format_records
+
     if as_json:
-        print(json.dumps(records, indent=1))
-    else:
-        columns = ("method", "images per class", "accuracy %", "networks", "condense s", "evaluate s")
-        print_table(columns, [_score_row(record) for record in records])
+        print(format_records(records))
+        return
+    columns = ("method", "images per class", "accuracy %", "networks", "condense s", "evaluate s")
+    print_table(columns, [_score_row(record) for record in records])
+    if per_class:
+        _print_class_tables(records, [job_name(record["method"], record["ipc"]) for record in records])
+
+
+def print_evaluation(records: Sequence[Mapping[str, Any]], as_json: bool, *, per_class: bool = False) -> None:
+    """Print the records of an evaluation as a table with a row per set and a column per network, or as JSON."""
+    from condenset.pipeline.results import format_records
+    from condenset.pipeline.sets import shortest_names
+
+    if as_json:
+        print(format_records(records))
+        return
+    files = list(dict.fromkeys(record["file"] for record in records))
+    networks = list(dict.fromkeys(record["network"] for record in records))
+    names = dict(zip(files, shortest_names(list(map(Path, files))), strict=True))
+    cells = {(record["file"], record["network"]): _format_score(record) for record in records}
+    firsts = {file: next(record for record in records if record["file"] == file) for file in files}
+    datasets = _dataset_columns(list(firsts.values()))
+    rows = []
+    for number, (file, record) in enumerate(firsts.items()):
+        origin = (*(column[number] for column in datasets.values()), str(record["method"] or "-"), _format_ipc(record))
+        rows.append((names[file], *origin, *(cells.get((file, network), "-") for network in networks)))
+    print_table(("file", *datasets, "method", "images per class", *networks), rows)
+    for network in networks if per_class else ():
+        scored = [record for record in records if record["network"] == network]
+        _print_class_tables(scored, [names[record["file"]].removesuffix(".safetensors") for record in scored], network)
+
+
+def _dataset_columns(records: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Return the columns that name datasets: one, or two if a set is tested on another dataset than its own."""
+    tested = [record["dataset"] for record in records]
+    made = [record.get("made_from") or "-" for record in records]
+    if all(first in (second, _dataset_name(second), "-") for first, second in zip(made, tested, strict=True)):
+        return {"dataset": [Path(path).name for path in tested]}
+    has_same_names = any(
+        first != second and _dataset_name(first) == _dataset_name(second)
+        for first, second in zip(made, tested, strict=True)
+    )
+    if has_same_names:  # the names do not tell them apart
+        return {"made from": made, "tested on": tested}
+    return {"made from": [Path(path).name for path in made], "tested on": [Path(path).name for path in tested]}
+
+
+def _dataset_name(dataset: str) -> str:
+    return Path(dataset).name.removesuffix(".npz")
+
+
+def _print_class_tables(records: Sequence[Mapping[str, Any]], labels: Sequence[str], title: str = "") -> None:
+    """Print the accuracy of each class: one table for all records with the same test images per class."""
+    groups: dict[tuple[Any, ...], list[int]] = {}
+    for number, record in enumerate(records):
+        if "per_class_accuracy" in record:
+            groups.setdefault((tuple(record["class_names"]), tuple(record["test_images"])), []).append(number)
+    for (class_names, test_images), numbers in groups.items():
+        accuracies = [records[number]["per_class_accuracy"] for number in numbers]
+        rows = [
+            (name, str(num), *(_format_percent(values[row]) for values in accuracies))
+            for row, (name, num) in enumerate(zip(class_names, test_images, strict=True))
+        ]
+        balanced = (_format_percent(records[number].get("balanced_accuracy")) for number in numbers)
+        print_lines(f"\n{title}" if title else "")
+        print_table(
+            ("class", "test images", *(f"{labels[number]} %" for number in numbers)),
+            [*rows, ("mean of classes", str(sum(test_images)), *balanced)],
+        )
+
+
+def _format_percent(accuracy: float | None) -> str:
+    return "-" if accuracy is None else f"{100 * accuracy:.1f}"
+
+
+def _format_score(record: Mapping[str, Any]) -> str:
+    """Format accuracies as `63.0 ± 0.4`, with the number of networks if some are missing."""
+    from condenset.training.scores import format_accuracy
+
+    planned = record.get("planned_networks")
+    note = f" ({len(record['accuracies'])} of {planned} networks)" if planned else ""
+    return f"{format_accuracy(record)}{note}"
+
+
+def _format_ipc(record: Mapping[str, Any]) -> str:
+    from condenset.data.ipc import format_ipc
+
+    return format_ipc(record["ipc"] or ("all" if record["method"] == "whole" else "-"))
 
 
 def _score_row(record: Mapping[str, Any]) -> tuple[str, ...]:
+    from condenset.data.ipc import format_ipc
     from condenset.training.scores import format_accuracy
 
     has_score = "accuracy_mean" in record
@@ -58,21 +187,30 @@ def _score_row(record: Mapping[str, Any]) -> tuple[str, ...]:
     networks = f"{len(record['accuracies'])} × {record['network']}" if has_score else str(record["network"] or "-")
     condense_seconds = _format_seconds(record.get("condense_seconds"))
     if "together" in record:  # sets of several sizes that took these seconds in total
-        condense_seconds += f" for {', '.join(map(str, record['together']))}"
-    ipc = record["ipc"] or ("all" if record["method"] == "whole" else "-")
+        condense_seconds += f" for {', '.join(map(format_ipc, record['together']))}"
     evaluate_seconds = _format_seconds(record.get("evaluate_seconds"))
-    return str(record["method"] or "-"), str(ipc), accuracy, networks, condense_seconds, evaluate_seconds
+    return str(record["method"] or "-"), _format_ipc(record), accuracy, networks, condense_seconds, evaluate_seconds
 
 
 def _format_seconds(seconds: float | None) -> str:
     return f"{seconds:.1f}" if seconds else "-"
 
 
+def print_preview(preview: Mapping[str, str], as_json: bool) -> None:
+    """Print the plan of a run, a line per entry or as a JSON object."""
+    if as_json:
+        print_json(preview)
+        return
+    width = max(map(len, preview))
+    for label, text in preview.items():
+        print_line(f"{label:{width}}  {text}")
+
+
 def print_files(directory: Path, **files: str) -> None:
     """Print the paths of files in a directory, each after its label. Files that do not exist are left out."""
     for label, file in files.items():
         if (directory / file).exists():
-            print(f"{label:9}{directory / file}")
+            print_line(f"{label:9}{directory / file}")
 
 
 @contextmanager
@@ -86,7 +224,7 @@ def one_line_warnings() -> Iterator[None]:
                 default_show(message, category, *args, **kwargs)
                 return
             text = str(message).partition("\nException raised from")[0]  # the C++ stack trace of torch
-            print(f"condenset: warning: {' '.join(text.split())}", file=sys.stderr, flush=True)
+            print_line(f"condenset: warning: {' '.join(text.split())}", stderr=True)
 
         warnings.showwarning = show
         yield

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from typing import Annotated
 
 import typer
 
-from condenset.cli.console import print_table
-from condenset.cli.options import AsJson, DataDir, Overwrite, Size
+from condenset.cli.console import print_json, print_line, print_lines, print_table
+from condenset.cli.options import NO_LOAD_FIELDS, AsJson, DataDir, LoadFields, Overwrite, add_load_options
 
 DatasetName = Annotated[str, typer.Argument(help="Dataset name ('condenset data list').")]
 DatasetSource = Annotated[str, typer.Argument(help="Dataset name or path: a folder or an .npz file.")]
@@ -24,7 +23,7 @@ def list_command(data_dir: DataDir = None, as_json: AsJson = False) -> None:
 
     entries = data.list_datasets(data_dir)
     if as_json:
-        print(json.dumps([dataclasses.asdict(entry) for entry in entries], indent=1, default=str))
+        print_json([dataclasses.asdict(entry) for entry in entries])
         return
     rows = []
     for entry in entries:
@@ -42,26 +41,46 @@ def get_command(name: DatasetName, data_dir: DataDir = None) -> None:
 
     directory = data.download_dataset(name, data_dir)
     if data.DATASETS[require_registered_name(name)].is_bundled:
-        print(f"{name} is part of scikit-learn: no download is needed")
+        print_line(f"{name} is part of scikit-learn: no download is needed")
     else:
-        print(f"{name} is in {directory}")
+        print_line(f"{name} is in {directory}")
 
 
 @app.command("check")
-def check_command(name: DatasetSource, data_dir: DataDir = None, size: Size = None, as_json: AsJson = False) -> None:
-    """Read a whole dataset and print a summary."""
-    from condenset import data
+@add_load_options
+def check_command(
+    name: DatasetSource,
+    data_dir: DataDir = None,
+    load_fields: LoadFields = NO_LOAD_FIELDS,
+    as_json: AsJson = False,
+) -> None:
+    """Read a whole dataset and print a report: classes, sizes, duplicates, ignored and unreadable files.
 
-    report = data.check_dataset(name, data_dir=data_dir, size=size)
-    print(json.dumps(dataclasses.asdict(report), indent=1) if as_json else report)
+    The exit code is 2 if an image file is unreadable, unless --skip-bad is given, and if a class is too small for
+    --test-share.
+    """
+    from condenset import data
+    from condenset.errors import UserError, option
+
+    report = data.check_dataset(name, data_dir=data_dir, **load_fields)
+    if as_json:
+        print_json(dataclasses.asdict(report))
+    else:
+        print_lines(str(report))
+    if report.unreadable and not load_fields.get("skip_bad"):
+        hint = f"repair them, or leave them out with {option('skip_bad', True)}"
+        raise UserError(f"image files must be readable, but {len(report.unreadable)} are not: {hint}")
+    if report.hold_out_error:
+        raise UserError(report.hold_out_error)
 
 
 @app.command("import")
+@add_load_options
 def import_command(
     source: DatasetSource,
     name: Annotated[str, typer.Argument(help="Name of the imported dataset.")],
     data_dir: DataDir = None,
-    size: Size = None,
+    load_fields: LoadFields = NO_LOAD_FIELDS,
     allow_hflip: Annotated[
         bool, typer.Option("--flip/--no-flip", help="Allow horizontal flips. Disable for text and digits.")
     ] = True,
@@ -74,8 +93,11 @@ def import_command(
         source,
         name,
         data_dir=data_dir,
-        size=size,
         overwrite=overwrite,
         allow_hflip=None if allow_hflip else False,  # None: as the source has it
+        **load_fields,
     )
-    print(f"{name} is in {directory}")
+    print_line(f"{name} is in {directory}")
+    if data.load(directory).test is None:
+        hint = "import it again with --overwrite and --test PATH or --test-share 0.2"
+        print_line(f"{name} has no test images, which run, compare and paper need: {hint}")

@@ -2,47 +2,60 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from condenset.cli.common import check_overwrite, drop_unset, in_terminal
-from condenset.cli.console import print_records
+from condenset.cli.common import announce, drop_unset, in_terminal, parse_networks, resume_hint
+from condenset.cli.console import print_evaluation, print_files, print_line
 from condenset.cli.options import (
+    NO_LOAD_FIELDS,
     AsJson,
     Augment,
     DataDir,
     Device,
     EvaluationEpochs,
-    EvaluationNetwork,
+    EvaluationNetworks,
     EvaluationSeed,
     LearnedSteps,
+    LoadFields,
     NumNetworks,
+    Out,
     Overwrite,
+    PerClass,
     Precision,
-    Size,
+    add_load_options,
 )
 
 if TYPE_CHECKING:
-    from condenset.data.image_data import Splits
+    from condenset.pipeline.evaluation import EvaluationResult
+    from condenset.pipeline.evaluation_config import EvaluationConfig
+    from condenset.runs.context import RunContext
 
 SetPaths = Annotated[
     list[Path],
     typer.Argument(
         metavar="SETS...",
-        help="Set files (.safetensors), run directories (their condensed.safetensors), or directories of set files.",
+        help="Set files (.safetensors), run directories (all sets of the run), or directories of set files.",
     ),
 ]
 
 
+@add_load_options
 def evaluate_command(
     sets: SetPaths,
     dataset: Annotated[
-        str | None, typer.Option(help="Dataset with the test images (default: the one the set was made from).")
+        str | None,
+        typer.Option(
+            help="Dataset name or path to test on: its test split, else all of its images (default: the test images of "
+            "the dataset that the set was made from)."
+        ),
     ] = None,
-    network: EvaluationNetwork = None,
+    network: EvaluationNetworks = None,
     num_networks: NumNetworks = None,
     epochs: EvaluationEpochs = None,
     augment: Augment = None,
@@ -50,52 +63,78 @@ def evaluate_command(
     seed: EvaluationSeed = None,
     device: Device = None,
     precision: Precision = None,
-    size: Size = None,
-    out: Annotated[Path | None, typer.Option(help="Also write the results to this JSON file.")] = None,
-    config: Annotated[Path | None, typer.Option(help="A recipe.toml that sets the evaluation protocol.")] = None,
+    load_fields: LoadFields = NO_LOAD_FIELDS,
+    out: Out = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(help="A recipe.toml that sets the evaluation protocol (default: that of the run of the sets)."),
+    ] = None,
     data_dir: DataDir = None,
     overwrite: Overwrite = False,
+    per_class: PerClass = False,
     as_json: AsJson = False,
 ) -> None:
     """Train new networks on condensed sets and test them on real images."""
-    from condenset import data
-    from condenset.engine import ComputeDevice
-    from condenset.io.directories import ensure_writable
-    from condenset.pipeline.results import write_results
-    from condenset.pipeline.sets import evaluate_file, find_sets
-    from condenset.runs.context import RunContext
+    from condenset.pipeline.evaluation import start_evaluation
+    from condenset.pipeline.evaluation_plan import EvaluationRequest
 
-    if out:
-        check_overwrite(out, overwrite=overwrite)
-        ensure_writable(out.parent)
-    files = [file for path in sets for file in find_sets(path)]
-    run = RunContext(compute=ComputeDevice.select(device, precision))
-    options = {"network": network, "num_networks": num_networks, "epochs": epochs, "augment": augment}
-    fields = _protocol_fields(config, drop_unset(**options, learned_steps=learned_steps))
-    load_options = drop_unset(dataset=dataset, data_dir=data_dir, size=size)
-
-    @functools.cache  # sets of one run share their dataset
-    def load(dataset: str, data_dir: Path | None = None, size: int | None = None) -> Splits:
-        return data.load(dataset, data_dir=data_dir, size=size)
-
-    records: list[dict[str, Any]] = []
-    try:
-        with in_terminal(run):
-            for file in files:
-                records.append(evaluate_file(file, run, load, fields, load_options, seed))
-                if out:
-                    write_results(out, records)
-    finally:
-        if records:  # also after a signal or a set that cannot be evaluated
-            print_records(records, as_json)
+    options = {"num_networks": num_networks, "epochs": epochs, "augment": augment, "learned_steps": learned_steps}
+    request = EvaluationRequest(
+        paths=tuple(sets),
+        networks=parse_networks(network),
+        protocol_fields=drop_unset(**options),
+        config=config,
+        dataset=dataset,
+        data_dir=data_dir,
+        load_fields=load_fields,
+        seed=seed,
+    )
+    session = functools.partial(_session, per_class=per_class, as_json=as_json)
+    result = start_evaluation(
+        request, out=out, overwrite=overwrite, device=device, precision=precision, session=session
+    )
+    _print_result(result, per_class, as_json)
 
 
-def _protocol_fields(config: Path | None, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the protocol fields of a recipe.toml, replaced by those given as options."""
-    from condenset.pipeline.config import read_plan
-    from condenset.training.protocol import OVERRIDDEN_FIELDS
+def resume_and_print(directory: Path, *, per_class: bool, as_json: bool, hint: str, **changes: Any) -> None:
+    """Continue an evaluation and print its result.
 
-    fields = dict(read_plan(config).explicit.get("protocol", {})) if config else {}
-    if (fields | options).get("learned_steps"):
-        fields = {name: value for name, value in fields.items() if name not in OVERRIDDEN_FIELDS["learned_steps"]}
-    return fields | options
+    Args:
+        directory: The directory of the evaluation.
+        per_class: Print the accuracy of each class.
+        as_json: Print JSON.
+        hint: The command that continues the evaluation, if it is stopped again.
+        changes: Other arguments of `resume_evaluation`.
+    """
+    from condenset.pipeline.evaluation import resume_evaluation
+
+    session = functools.partial(_session, per_class=per_class, as_json=as_json, hint=hint)
+    result = resume_evaluation(directory, session=session, **changes)
+    _print_result(result, per_class, as_json)
+
+
+@contextlib.contextmanager
+def _session(
+    config: EvaluationConfig, run: RunContext, *, per_class: bool, as_json: bool, hint: str = ""
+) -> Iterator[None]:
+    """Announce an evaluation, show its progress, and on a signal print the scores so far."""
+    from condenset.pipeline.evaluation import collect_records
+
+    assert run.directory is not None
+    num_sets = len({job.file for job in config.jobs})
+    networks = ", ".join(dict.fromkeys(job.protocol.network for job in config.jobs))
+    announce(f"Scoring {num_sets} {'set' if num_sets == 1 else 'sets'} on {networks}", run, run.directory)
+    with in_terminal(run, hint or resume_hint(run.directory)):
+        try:
+            yield
+        except KeyboardInterrupt:
+            if records := collect_records(config, run):
+                print_evaluation(records, as_json, per_class=per_class)
+            raise
+
+
+def _print_result(result: EvaluationResult, per_class: bool, as_json: bool) -> None:
+    print_evaluation(result.records, as_json, per_class=per_class)
+    if not as_json:
+        print_line()
+        print_files(result.directory, results="results.json")

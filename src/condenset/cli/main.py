@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import errno
-import os
 import sys
-from typing import Annotated, NoReturn
+from collections.abc import Iterable
+from typing import Annotated, Any, NoReturn
 
 import typer
 
 from condenset import __version__
+from condenset.cli.console import one_line_warnings, print_line, print_lines
 from condenset.cli.data import app as data_app
 from condenset.cli.evaluate import evaluate_command
 from condenset.cli.methods import methods_command
@@ -18,7 +19,8 @@ from condenset.cli.paper import paper_command
 from condenset.cli.run import COMPARE_HELP, condense_command, resume_command, run_command
 from condenset.cli.show import show_command
 from condenset.cli.signals import exit_on_signal
-from condenset.errors import UserError
+from condenset.cli.streams import OutputStream, guard_output
+from condenset.errors import UserError, use_flags
 
 app = typer.Typer(
     help="Condense a large labelled image dataset into a small synthetic one that trains networks nearly as well.",
@@ -40,7 +42,7 @@ app.add_typer(data_app, name="data")
 
 def _print_version(requested: bool) -> None:
     if requested:
-        print(f"condenset {__version__}")
+        print_line(f"condenset {__version__}")
         raise typer.Exit
 
 
@@ -56,8 +58,8 @@ def _global_options(
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run a command and exit.
 
-    A mistake of the user prints one line and exits with 2. A bug prints a traceback. In a thread other than the main
-    one, no signal handlers are installed.
+    A mistake of the user prints one line and exits with 2. If only the output cannot be written, the command completes
+    and exits with 1. A bug prints a traceback. In a thread other than the main one, no signal handlers are installed.
 
     Args:
         arguments: The words after `condenset`. Default: those of the process.
@@ -65,32 +67,62 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     Raises:
         SystemExit: Always, unless there is a bug.
     """
+    with guard_output() as streams:
+        code = _run_command(sys.argv[1:] if arguments is None else list(arguments))
+        code = code or _report_failed_output(streams)
+    raise SystemExit(code)
+
+
+def _run_command(words: list[str]) -> int:
+    """Run a command, print its error if it fails, and return the exit code."""
     command = typer.main.get_command(app)
-    words = sys.argv[1:] if arguments is None else list(arguments)
     try:
         # Not command.main(), which would exit on a KeyboardInterrupt before exit_on_signal sees it.
-        with exit_on_signal(), command.make_context("condenset", words) as context:
+        with (
+            exit_on_signal(),
+            one_line_warnings(),
+            command.make_context("condenset", words) as context,
+            use_flags(lambda name: _list_flags(command, context.invoked_subcommand).get(name)),
+        ):
             command.invoke(context)
-        sys.stdout.flush()  # raises BrokenPipeError here instead of at exit
     except typer.Exit as error:  # of --help and --version
-        raise SystemExit(error.exit_code) from None
+        return error.exit_code
     except UserError as error:
-        _fail(str(error))
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python fails to flush at exit
-        raise SystemExit(1) from None
+        return _print_error(str(error), error.details)
     except OSError as error:
         if not isinstance(error, PermissionError) and error.errno != errno.ENAMETOOLONG:
             raise
-        _fail(f"no access to {error.filename}: {error.strerror}" if error.filename else str(error))
+        return _print_error(f"no access to {error.filename}: {error.strerror}" if error.filename else str(error))
     except Exception as error:
         if not hasattr(error, "format_message"):  # errors of typer have it, such as for an unknown option
             raise
-        _fail(error.format_message())
-    raise SystemExit(0)
+        return _print_error(error.format_message())
+    return 0
 
 
-def _fail(message: str) -> NoReturn:
+def _report_failed_output(streams: Iterable[OutputStream]) -> int:
+    """Print which stream could not be written, and return the exit code."""
+    for stream in streams:
+        stream.flush()
+    errors = {stream.name: stream.error for stream in streams if stream.error}
+    for name, error in errors.items():
+        if not isinstance(error, BrokenPipeError):  # the reader, such as `head`, needs no more
+            print_line(f"condenset: {name} cannot be written: {error.strerror}", stderr=True)
+    return 1 if errors else 0
+
+
+def _list_flags(command: Any, name: str | None) -> dict[str, str]:
+    """Return the flags of a subcommand by the Python names of its options; those of all commands if it is a group."""
+    subcommand = command.commands[name] if name else command
+    commands = [subcommand, *getattr(subcommand, "commands", {}).values()]
+    options = [parameter for item in commands for parameter in item.params if parameter.opts[0].startswith("--")]
+    return {option.name: option.opts[0] for option in options}
+
+
+def _print_error(message: str, details: str = "") -> int:
+    """Print the one line of an error and its details, and return the exit code."""
     if message:  # it is empty if typer has printed the help instead
-        print(f"condenset: {' '.join(message.split())}", file=sys.stderr)
-    raise SystemExit(2)
+        print_line(f"condenset: {' '.join(message.split())}", stderr=True)
+    if details:
+        print_lines(details, stderr=True)
+    return 2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from condenset.cli.console import print_entries
+from condenset.cli.console import format_options, print_described
 from condenset.cli.options import AsJson
 
 
@@ -10,4 +10,10 @@ def methods_command(as_json: AsJson = False) -> None:
     """List the methods and their options with defaults."""
     from condenset.methods.registry import describe_methods
 
-    print_entries(("method", "description", "options"), ("name", "description", "options"), describe_methods(), as_json)
+    hidden = ("ipc", "allow_fewer")  # fields of all methods
+    entries = describe_methods()
+    rows = [
+        (entry["name"], entry["description"], format_options(f for f in entry["fields"] if f["name"] not in hidden))
+        for entry in entries
+    ]
+    print_described(("method", "description", "options"), rows, entries, as_json)

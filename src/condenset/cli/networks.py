@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from condenset.cli.common import announce, drop_unset, in_terminal
-from condenset.cli.console import print_entries, print_table
-from condenset.cli.options import AsJson, DataDir, Device, Network, Precision, Seed, Size
+from condenset.cli.console import format_options, print_described, print_json, print_line, print_table
+from condenset.cli.options import (
+    NO_LOAD_FIELDS,
+    AsJson,
+    DataDir,
+    Device,
+    LoadFields,
+    Network,
+    Precision,
+    Seed,
+    add_load_options,
+)
+from condenset.config import MAX_NETWORKS
 from condenset.errors import UserError, check_int
 
 app = typer.Typer(help="List the networks, or train a pool of networks.", invoke_without_command=True)
@@ -24,11 +33,13 @@ def networks_command(context: typer.Context, as_json: AsJson = False) -> None:
         return
     from condenset.networks import describe_networks
 
-    rows = [(row.name, row.description, row.options) for row in describe_networks()]
-    print_entries(("network", "description", "options"), ("name", "description", "options"), rows, as_json)
+    entries = describe_networks()
+    rows = [(entry["name"], entry["description"], format_options(entry["options"])) for entry in entries]
+    print_described(("network", "description", "options"), rows, entries, as_json)
 
 
 @app.command("train-pool")
+@add_load_options
 def train_pool_command(
     dataset: Annotated[str, typer.Argument(help="Dataset name ('condenset data list') or path.")],
     out: Annotated[Path, typer.Option(help="Directory of the pool. An unfinished pool is continued.")],
@@ -42,7 +53,7 @@ def train_pool_command(
     seed: Seed = None,
     device: Device = None,
     precision: Precision = None,
-    size: Size = None,
+    load_fields: LoadFields = NO_LOAD_FIELDS,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
@@ -59,10 +70,10 @@ def train_pool_command(
 
     group_edges = _parse_edges(edges) if edges else EDGES
     group_names(group_edges)  # checks the edges
-    check_int("num", num_networks, 1)
+    check_int("num_networks", num_networks, 1, MAX_NETWORKS)
     check_pool_directory(out)  # before reading the data, which may take long
     run = RunContext(compute=ComputeDevice.select(device, precision), **drop_unset(seed=seed))
-    train = data.load(dataset, data_dir=data_dir, size=size).train
+    train = data.load(dataset, data_dir=data_dir, **load_fields).train
     protocol = pool_protocol(train, **drop_unset(network=network, epochs=epochs))
     with torch.device("meta"):  # check that the network can be built before creating the directory
         build(protocol.network, channels=train.channels, size=train.size, num_classes=train.num_classes)
@@ -73,10 +84,10 @@ def train_pool_command(
         pool = fill_pool(train, out, num_networks, protocol, group_edges, run)
     if pool.num_networks > num_networks:
         message = f"The pool already has {pool.num_networks} networks, more than --num {num_networks}."
-        print(f"{message} All of them are used.", file=sys.stderr)
+        print_line(f"{message} All of them are used.", stderr=True)
     sizes = pool.group_sizes()
     if as_json:
-        print(json.dumps({"directory": str(out), "networks": pool.num_networks, "states": sizes}, indent=1))
+        print_json({"directory": str(out), "networks": pool.num_networks, "states": sizes})
     else:
         print_table(("validation accuracy, %", "states"), [(name, str(count)) for name, count in sizes.items()])
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated
+from types import MappingProxyType
+from typing import Annotated, Any
 
 import typer
 
@@ -14,7 +18,42 @@ Dataset = Annotated[
 DataDir = Annotated[
     Path | None, typer.Option(help="Directory of the datasets (default: $CONDENSET_DATA, else the user's cache).")
 ]
-Size = Annotated[int | None, typer.Option(help="Resize images to SIZE x SIZE pixels (folders of images only).")]
+Train = Annotated[str | None, typer.Option(help="In place of DATASET: path of the training images. See also --test.")]
+LOAD_OPTIONS: dict[str, Any] = {  # by field of LoadOptions
+    "size": Annotated[int | None, typer.Option(help="Resize images to SIZE x SIZE pixels (folders and .npz files).")],
+    "fit": Annotated[
+        str | None,
+        typer.Option(
+            help="Make images square: crop cuts the central square, pad adds borders (default with --size: crop)."
+        ),
+    ],
+    "background": Annotated[
+        str | None,
+        typer.Option(help="Colour under transparent pixels and of borders: a name or #rrggbb (default: white)."),
+    ],
+    "white_level": Annotated[
+        int | None,
+        typer.Option(help="Value of 16-bit image files that becomes white, such as 4095 (default: 65535)."),
+    ],
+    "nested": Annotated[
+        bool | None,
+        typer.Option(
+            "--nested", help="Make a class of every folder that contains images. Its name is the relative path."
+        ),
+    ],
+    "skip_bad": Annotated[bool | None, typer.Option("--skip-bad", help="Leave out image files that cannot be read.")],
+    "test": Annotated[
+        str | None, typer.Option(help="Path of the test images: a folder of class folders or an .npz file.")
+    ],
+    "test_share": Annotated[
+        float | None,
+        typer.Option(
+            help="Share of every class to hold out if there is no test split (default: 0.2 if a test is needed)."
+        ),
+    ],
+}
+LoadFields = Mapping[str, Any]  # the LOAD_OPTIONS that the user gives
+NO_LOAD_FIELDS: LoadFields = MappingProxyType({})
 
 # What to condense
 Methods = Annotated[
@@ -30,6 +69,12 @@ ImagesPerClass = Annotated[
     list[str] | None,
     typer.Option("--ipc", metavar="NUMBERS", help="Images per class, separated by commas (default: 10). Repeatable."),
 ]
+IpcShare = Annotated[
+    float | None,
+    typer.Option(
+        help="In place of --ipc: the share of the images of each class, such as 0.01. At least one per class."
+    ),
+]
 ExperimentIpc = Annotated[
     list[str] | None,
     typer.Option(
@@ -40,9 +85,15 @@ Network = Annotated[
     str | None,
     typer.Option(help="Network ('condenset networks'), such as \"convnet(norm='batch')\" (default: convnet)."),
 ]
-EvaluationNetwork = Annotated[
-    str | None,
-    typer.Option("--network", help="Network to train (default: the network that the set was made with, else convnet)."),
+EvaluationNetworks = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--network",
+        metavar="NETWORKS",
+        help="Networks to train ('condenset networks'), separated by commas, or 'own' for the network that each set "
+        "was learned with (default: that of the run; the one that all sets were learned with; else convnet). "
+        "Repeatable.",
+    ),
 ]
 Iterations = Annotated[
     int | None,
@@ -99,6 +150,8 @@ LearnedSteps = Annotated[
     typer.Option("--own-steps", help="Train with the step sizes stored in the set (method dd) instead of --epochs."),
 ]
 
+PerClass = Annotated[bool, typer.Option("--per-class", help="Also print the accuracy of each class.")]
+
 # Where and how to run
 Seed = Annotated[int | None, typer.Option(help="Random seed; the same seed gives the same result (default: 0).")]
 EvaluationSeed = Annotated[int | None, typer.Option("--seed", help="Random seed (default: the seed of the set).")]
@@ -128,4 +181,24 @@ Config = Annotated[
     Path | None, typer.Option(help="A recipe.toml to repeat. Options on the command line take precedence.")
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace existing output.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and exit without writing anything.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+
+def add_load_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Replace the parameter `load_fields` of a command by `LOAD_OPTIONS`; the command gets those that are given."""
+    parameters: list[inspect.Parameter] = []
+    for parameter in inspect.signature(command, eval_str=True).parameters.values():
+        if parameter.name != "load_fields":
+            parameters.append(parameter)
+            continue
+        for name, annotation in LOAD_OPTIONS.items():
+            parameters.append(parameter.replace(name=name, annotation=annotation, default=None))
+
+    @functools.wraps(command)
+    def run(**arguments: Any) -> None:
+        options = {name: arguments.pop(name) for name in LOAD_OPTIONS}
+        command(**arguments, load_fields={name: value for name, value in options.items() if value is not None})
+
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return run

@@ -10,6 +10,7 @@ import typer
 
 from condenset.cli.common import (
     announce,
+    describe_hold_out,
     drop_unset,
     in_terminal,
     parse_ipcs,
@@ -17,13 +18,16 @@ from condenset.cli.common import (
     parse_methods,
     resume_hint,
 )
-from condenset.cli.console import print_entries, print_files, print_table
+from condenset.cli.console import print_described, print_files, print_line, print_preview, print_records, print_table
 from condenset.cli.options import (
+    NO_LOAD_FIELDS,
     AsJson,
     DataDir,
     Device,
+    DryRun,
     Epochs,
     ExperimentIpc,
+    LoadFields,
     MemoryLimit,
     Methods,
     NumNetworks,
@@ -32,8 +36,8 @@ from condenset.cli.options import (
     Precision,
     Seed,
     Settings,
-    Size,
     WholeEpochs,
+    add_load_options,
 )
 
 if TYPE_CHECKING:
@@ -44,6 +48,7 @@ if TYPE_CHECKING:
 TINY_WARNING = "The scale tiny only tests that everything runs: its numbers mean nothing."
 
 
+@add_load_options
 def paper_command(
     name: Annotated[str | None, typer.Argument(help="Experiment (default: list the experiments).")] = None,
     dataset: Annotated[
@@ -64,57 +69,72 @@ def paper_command(
     device: Device = None,
     precision: Precision = None,
     memory_limit: MemoryLimit = None,
-    size: Size = None,
+    load_fields: LoadFields = NO_LOAD_FIELDS,
     out: Out = None,
     data_dir: DataDir = None,
     overwrite: Overwrite = False,
+    dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     """Repeat a table or figure of the paper, on its dataset or on another one."""
     from condenset.experiments import EXPERIMENTS, get_experiment
+    from condenset.experiments.preview import preview_experiment
     from condenset.experiments.start import start_experiment
 
     if name is None:
-        rows = [(key, experiment.title) for key, experiment in EXPERIMENTS.items()]
-        print_entries(("experiment", "description"), ("name", "description"), rows, as_json)
+        entries = [{"name": key, "description": experiment.title} for key, experiment in EXPERIMENTS.items()]
+        rows = [tuple(entry.values()) for entry in entries]
+        print_described(("experiment", "description"), rows, entries, as_json)
         return
-    finished = start_experiment(
-        name,
-        scale=scale,
-        dataset=dataset,
-        data_dir=data_dir,
-        out=out,
-        overwrite=overwrite,
-        device=device,
-        precision=precision,
-        session=experiment_session,
-        methods=parse_methods(methods, get_experiment(name).names),
-        ipcs=parse_ipcs(ipcs),
-        settings=tuple(settings or ()),
-        **drop_unset(seed=seed, memory_limit=parse_memory_limit(memory_limit), size=size),
+    arguments = {
+        "scale": scale,
+        "dataset": dataset,
+        "data_dir": data_dir,
+        "out": out,
+        "overwrite": overwrite,
+        "device": device,
+        "precision": precision,
+        "methods": parse_methods(methods, get_experiment(name).names),
+        "ipcs": parse_ipcs(ipcs),
+        "settings": tuple(settings or ()),
+        "load_fields": load_fields,
+        **drop_unset(seed=seed, memory_limit=parse_memory_limit(memory_limit)),
         **drop_unset(num_networks=num_networks, epochs=epochs, whole_epochs=whole_epochs, num_sets=num_sets),
-    )
-    print_experiment(finished, as_json)
+    }
+    if dry_run:
+        print_preview(preview_experiment(name, **arguments), as_json)
+    else:
+        print_experiment(start_experiment(name, session=experiment_session, **arguments), as_json)
 
 
 @contextlib.contextmanager
-def experiment_session(config: ExperimentConfig, run: RunContext) -> Iterator[None]:
-    """Announce an experiment, show its progress and stop it on a signal."""
+def experiment_session(
+    config: ExperimentConfig, run: RunContext, *, hint: str = "", dataset: str | None = None
+) -> Iterator[None]:
+    """Announce an experiment, show its progress and stop it on a signal.
+
+    Args:
+        config, run: The experiment.
+        hint: The command that continues the experiment. Empty: `resume` without options.
+        dataset: The path of the dataset now, if it has moved.
+    """
     assert run.directory is not None
-    work = f"Running the experiment {config.experiment} with {config.dataset} at the scale {config.scale}"
-    announce(work, run, run.directory)
-    with in_terminal(run, resume_hint(run.directory)):
+    work = f"Running the experiment {config.experiment} with {dataset or config.dataset} at the scale {config.scale}"
+    announce(work + describe_hold_out(config.load_options), run, run.directory)
+    with in_terminal(run, hint or resume_hint(run.directory)):
         yield
 
 
 def print_experiment(finished: FinishedExperiment, as_json: bool) -> None:
     """Print the table of an experiment and the paths of its files."""
+    from condenset.io.metadata import read_json
+
     directory = finished.directory
     if as_json:
-        print((directory / "results.json").read_text(encoding="utf-8"), end="")
+        print_records(read_json(directory / "results.json", "a list of results"), as_json)
         return
     print_table(finished.result.table.columns, finished.result.table.rows)
-    print()
+    print_line()
     if finished.config.scale == "tiny":
-        print(TINY_WARNING)
+        print_line(TINY_WARNING)
     print_files(directory, figure="figure.png", table="table.md", results="results.json")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,6 +12,9 @@ import typer
 
 from condenset.cli.common import (
     announce,
+    check_one_network,
+    choose_dataset,
+    describe_hold_out,
     drop_unset,
     in_terminal,
     parse_ipcs,
@@ -18,8 +22,10 @@ from condenset.cli.common import (
     parse_methods,
     resume_hint,
 )
-from condenset.cli.console import print_files, print_records
+from condenset.cli.console import print_files, print_line, print_preview, print_records
+from condenset.cli.evaluate import resume_and_print
 from condenset.cli.options import (
+    NO_LOAD_FIELDS,
     AllowFewer,
     AsJson,
     Augment,
@@ -27,31 +33,38 @@ from condenset.cli.options import (
     DataDir,
     Dataset,
     Device,
+    DryRun,
     Epochs,
     ImagesPerClass,
     Init,
+    IpcShare,
     Iterations,
     LearningRate,
+    LoadFields,
     MemoryLimit,
     Methods,
     Network,
     NumNetworks,
     Out,
     Overwrite,
+    PerClass,
     Precision,
     ResumeDataDir,
     ResumeDevice,
     ResumeMemoryLimit,
     Seed,
     Settings,
-    Size,
+    Train,
     Whole,
     WholeEpochs,
+    add_load_options,
 )
 from condenset.cli.paper import experiment_session, print_experiment
+from condenset.cli.signals import exit_on_signal
 from condenset.errors import UserError
 
 if TYPE_CHECKING:
+    from condenset.data.image_data import Splits
     from condenset.pipeline.plan import Plan
     from condenset.pipeline.request import RunRequest
     from condenset.pipeline.run import RunResult
@@ -59,14 +72,17 @@ if TYPE_CHECKING:
 
 DEFAULT_METHODS = {"run": ["random", "dm"], "compare": ["all"]}  # by command
 COMPARE_HELP = "Condense a dataset with all methods, score the sets and draw accuracy against time."
-OUTPUT_FILES = {"picture": "grid.png", "chart": "chart.png", "set": "condensed.safetensors", "results": "results.json"}
+OUTPUT_FILES = {"picture": "grid.png", "chart": "chart.png", "sets": "sets", "results": "results.json"}
 
 
+@add_load_options
 def run_command(
     context: typer.Context,
     dataset: Dataset = None,
+    train: Train = None,
     methods: Methods = None,
     ipcs: ImagesPerClass = None,
+    ipc_share: IpcShare = None,
     network: Network = None,
     iterations: Iterations = None,
     lr: LearningRate = None,
@@ -82,38 +98,51 @@ def run_command(
     device: Device = None,
     precision: Precision = None,
     memory_limit: MemoryLimit = None,
-    size: Size = None,
+    load_fields: LoadFields = NO_LOAD_FIELDS,
     out: Out = None,
     config: Config = None,
     data_dir: DataDir = None,
     overwrite: Overwrite = False,
+    dry_run: DryRun = False,
+    per_class: PerClass = False,
     as_json: AsJson = False,
 ) -> None:
     """Condense a dataset, score the sets and draw them (default methods: random and dm)."""
-    from condenset.pipeline.run import start_run
-
+    check_one_network(network)
     shared_fields = drop_unset(network=network, augment=augment)  # of recipes and of the protocol
     request = _make_request(
         methods or ([] if config else DEFAULT_METHODS[str(context.info_name)]),
         ipcs,
         shared_fields | drop_unset(iterations=iterations, lr=lr, init=init, allow_fewer=allow_fewer),
         settings,
+        ipc_share=ipc_share,
         protocol_fields=shared_fields | drop_unset(num_networks=num_networks, epochs=epochs),
         whole=whole,
         whole_epochs=whole_epochs,
     )
-    options = drop_unset(seed=seed, device=device, precision=precision, size=size, data_dir=data_dir)
+    options = drop_unset(seed=seed, device=device, precision=precision, data_dir=data_dir)
     options |= drop_unset(memory_limit=parse_memory_limit(memory_limit))
-    result = start_run(
-        request, dataset=dataset, config=config, out=out, overwrite=overwrite, session=_run_session, **options
+    _start(
+        request,
+        dry_run=dry_run,
+        as_json=as_json,
+        per_class=per_class,
+        dataset=choose_dataset(dataset, train),
+        config=config,
+        out=out,
+        overwrite=overwrite,
+        load_fields=load_fields,
+        **options,
     )
-    _print_result(result, as_json)
 
 
+@add_load_options
 def condense_command(
     dataset: Dataset = None,
+    train: Train = None,
     methods: Methods = None,
     ipcs: ImagesPerClass = None,
+    ipc_share: IpcShare = None,
     network: Network = None,
     iterations: Iterations = None,
     lr: LearningRate = None,
@@ -125,45 +154,75 @@ def condense_command(
     device: Device = None,
     precision: Precision = None,
     memory_limit: MemoryLimit = None,
-    size: Size = None,
+    load_fields: LoadFields = NO_LOAD_FIELDS,
     out: Out = None,
     config: Config = None,
     data_dir: DataDir = None,
     overwrite: Overwrite = False,
+    dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     """Condense a dataset without scoring the set (default method: dm)."""
-    from condenset.pipeline.run import start_run
-
+    check_one_network(network)
     fields = drop_unset(iterations=iterations, lr=lr, init=init, allow_fewer=allow_fewer)
     fields |= drop_unset(network=network, augment=augment)
-    request = _make_request(methods or ([] if config else ["dm"]), ipcs, fields, settings, evaluate=False)
-    options = drop_unset(seed=seed, device=device, precision=precision, size=size, data_dir=data_dir)
+    chosen_methods = methods or ([] if config else ["dm"])
+    request = _make_request(chosen_methods, ipcs, fields, settings, ipc_share=ipc_share, evaluate=False)
+    options = drop_unset(seed=seed, device=device, precision=precision, data_dir=data_dir)
     options |= drop_unset(memory_limit=parse_memory_limit(memory_limit))
-    result = start_run(
-        request, dataset=dataset, config=config, out=out, overwrite=overwrite, session=_run_session, **options
+    _start(
+        request,
+        dry_run=dry_run,
+        as_json=as_json,
+        dataset=choose_dataset(dataset, train),
+        config=config,
+        out=out,
+        overwrite=overwrite,
+        load_fields=load_fields,
+        **options,
     )
-    _print_result(result, as_json)
 
 
 def resume_command(
-    directory: Annotated[Path, typer.Argument(help="Directory of a run or an experiment that was stopped.")],
+    directory: Annotated[
+        Path, typer.Argument(help="Directory of a run, an evaluation or an experiment that was stopped.")
+    ],
     device: ResumeDevice = None,
     memory_limit: ResumeMemoryLimit = None,
     dataset: Annotated[str | None, typer.Option(help="New path of the dataset, if it has moved.")] = None,
+    test: Annotated[str | None, typer.Option(help="New path of the test images, if --test was given.")] = None,
     data_dir: ResumeDataDir = None,
+    per_class: PerClass = False,
     as_json: AsJson = False,
 ) -> None:
     """Continue a run that was stopped or killed. The result is the same as without the stop."""
+    changes = drop_unset(device=device, memory_limit=parse_memory_limit(memory_limit), data_dir=data_dir)
+    changes |= {"moved_to": dataset, "test_moved_to": test}
+    hint = resume_hint(directory, device=device, memory=memory_limit, dataset=dataset, test=test, data_dir=data_dir)
+    with exit_on_signal(hint=hint):  # also while data are loaded
+        _resume(directory, per_class, as_json, hint, changes)
+
+
+def _resume(directory: Path, per_class: bool, as_json: bool, hint: str, changes: dict[str, Any]) -> None:
+    """Continue a run, an evaluation or an experiment, and print its result.
+
+    Args:
+        hint: The command that continues it, if it is stopped again.
+        changes: Arguments of `resume_run`, `resume_evaluation` and `resume_experiment`.
+    """
     from condenset.experiments.start import resume_experiment
     from condenset.pipeline.run import resume_run
 
-    changes = drop_unset(device=device, memory_limit=parse_memory_limit(memory_limit), data_dir=data_dir)
     if (directory / "experiment.toml").is_file():
-        finished = resume_experiment(directory, moved_to=dataset, session=experiment_session, **changes)
-        print_experiment(finished, as_json)
+        if per_class:
+            raise UserError("--per-class has no effect on an experiment: resume it without")
+        experiment = functools.partial(experiment_session, hint=hint, dataset=changes["moved_to"])
+        print_experiment(resume_experiment(directory, session=experiment, **changes), as_json)
+    elif (directory / "evaluation.toml").is_file():
+        resume_and_print(directory, per_class=per_class, as_json=as_json, hint=hint, **changes)
     else:
-        _print_result(resume_run(directory, moved_to=dataset, session=_run_session, **changes), as_json)
+        session = functools.partial(_run_session, advise=False, hint=hint, dataset=changes["moved_to"])
+        _print_result(resume_run(directory, session=session, **changes), as_json, per_class=per_class)
 
 
 def _make_request(
@@ -193,20 +252,46 @@ def _make_request(
     )
 
 
+def _start(request: RunRequest, *, dry_run: bool, as_json: bool, per_class: bool = False, **arguments: Any) -> None:
+    """Start a run and print its results, or only print its plan."""
+    from condenset.pipeline.preview import preview_run
+    from condenset.pipeline.run import start_run
+
+    if dry_run:
+        print_preview(preview_run(request, **arguments), as_json)
+    else:
+        _print_result(start_run(request, session=_run_session, **arguments), as_json, per_class=per_class)
+
+
 @contextlib.contextmanager
-def _run_session(plan: Plan, run: RunContext) -> Iterator[None]:
-    """Announce a run, show its progress and stop it on a signal."""
+def _run_session(
+    plan: Plan, splits: Splits, run: RunContext, *, advise: bool = True, hint: str = "", dataset: str | None = None
+) -> Iterator[None]:
+    """Announce a run, show its progress and stop it on a signal.
+
+    Args:
+        plan, splits, run: The run.
+        advise: Print advice about large images.
+        hint: The command that continues the run. Empty: `resume` without options.
+        dataset: The path of the dataset now, if it has moved.
+    """
+    from condenset.data.ipc import format_ipc
+    from condenset.pipeline.preview import advise_size
+
     assert run.directory is not None
     methods = ", ".join(dict.fromkeys(job.method for job in plan.condense_jobs))
     ipcs = list(dict.fromkeys(job.ipc for job in plan.condense_jobs))
-    size = "1 image" if ipcs == [1] else f"{', '.join(map(str, ipcs))} images"
-    announce(f"Condensing {plan.dataset} to {size} per class with {methods}", run, run.directory)
-    with in_terminal(run, resume_hint(run.directory)):
+    size = "1 image" if ipcs == [1] else f"{', '.join(map(format_ipc, ipcs))} images"
+    work = f"Condensing {dataset or plan.dataset} to {size} per class with {methods}"
+    announce(work + describe_hold_out(plan.load_options), run, run.directory)
+    if advise and (advice := advise_size(plan, splits.train)):
+        print_line(advice, stderr=True)
+    with in_terminal(run, hint or resume_hint(run.directory)):
         yield
 
 
-def _print_result(result: RunResult, as_json: bool) -> None:
-    print_records(result.records, as_json)
+def _print_result(result: RunResult, as_json: bool, *, per_class: bool = False) -> None:
+    print_records(result.records, as_json, per_class=per_class)
     if not as_json:
-        print()
+        print_line()
         print_files(result.directory, **OUTPUT_FILES)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from condenset.cli.common import check_overwrite
+from condenset.cli.console import print_json, print_line, print_table
 from condenset.cli.options import AsJson, Overwrite
 from condenset.errors import UserError
 
@@ -17,43 +18,85 @@ if TYPE_CHECKING:
 
 
 def show_command(
-    path: Annotated[Path, typer.Argument(help="Set file (.safetensors) or run directory.")],
-    out: Annotated[Path | None, typer.Option(help="Image file to write (default: next to the set).")] = None,
+    path: Annotated[Path, typer.Argument(help="Set file (.safetensors), run directory or directory of set files.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Image file to write (default: next to the set; grid.png in a directory of several sets)."),
+    ] = None,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print what a set contains and how it was made, and draw its images."""
-    from condenset.pipeline.sets import find_set, set_metadata, set_summary
+    """Print what sets contain and how they were made, and draw their images."""
+    from condenset.data.condensed_set import CondensedSet
+    from condenset.pipeline.sets import find_sets, set_metadata, set_summary
 
-    condensed, file = find_set(path)
-    picture, problem = _draw(condensed, file, out, overwrite=overwrite)
+    files = find_sets(path)
+    sets = [CondensedSet.load(file) for file in files]
+    picture, problem = _draw(
+        sets, files, out or _default_picture(path, files), required=out is not None, overwrite=overwrite
+    )
     if as_json:
-        print(json.dumps(set_metadata(condensed) | {"picture": None if problem else str(picture)}, indent=1))
+        shown = {"picture": None if problem else str(picture)}
+        records = [{"file": str(file), **set_metadata(item), **shown} for file, item in zip(files, sets, strict=True)]
+        print_json(records[0] if len(records) == 1 else records)
         return
-    for name, value in (set_summary(condensed) | {"picture": problem or str(picture)}).items():
-        print(f"{name:16} {value}")
+    if len(sets) == 1:
+        for name, value in (set_summary(sets[0]) | {"picture": problem or str(picture)}).items():
+            print_line(f"{name:16} {value}")
+        return
+    _print_sets(sets, files)
+    print_line()
+    print_line(f"picture  {problem or picture}")
 
 
-def _draw(condensed: CondensedSet, file: Path, out: Path | None, *, overwrite: bool) -> tuple[Path, str]:
-    """Draw the images of a set unless a picture exists.
+def _default_picture(path: Path, files: Sequence[Path]) -> Path:
+    """Return the picture of one set, or of all sets of a directory."""
+    return files[0].with_suffix(".png") if len(files) == 1 else path / "grid.png"
+
+
+def _print_sets(sets: Sequence[CondensedSet], files: Sequence[Path]) -> None:
+    """Print a table with one row per set."""
+    from condenset.pipeline.sets import set_summary
+
+    names = ("dataset", "method", "images", "labels", "pixels")
+    summaries = [set_summary(condensed) for condensed in sets]
+    rows = [
+        (str(file), *(str(summary.get(name, "-")) for name in names))
+        for file, summary in zip(files, summaries, strict=True)
+    ]
+    print_table(("file", *names), rows)
+
+
+def _draw(
+    sets: Sequence[CondensedSet], files: Sequence[Path], picture: Path, *, required: bool, overwrite: bool
+) -> tuple[Path, str]:
+    """Draw the images of sets unless a picture exists.
+
+    Args:
+        sets: The sets.
+        files: Their files.
+        picture: The image file.
+        required: Raise an error if the picture exists or cannot be drawn.
+        overwrite: Replace an existing picture.
 
     Returns:
-        The path of the picture, and why it does not show the set (empty if it does).
+        The path of the picture, and why it does not show the sets (empty if it does).
     """
     from condenset.io.directories import wrap_os_errors
     from condenset.report.grid import save_grid
 
-    picture = out or file.with_suffix(".png")
-    if out:
-        check_overwrite(out, overwrite=overwrite)
+    if required:
+        check_overwrite(picture, overwrite=overwrite)
     if overwrite or not picture.exists():
         try:
+            if len({(condensed.class_names, condensed.images.shape[1:]) for condensed in sets}) > 1:
+                raise UserError("the sets have different classes or image shapes; show one of them")
             with wrap_os_errors(picture):
-                save_grid([condensed], picture)
+                save_grid(sets, picture)
         except UserError as error:
-            if out:
+            if required:
                 raise
             return picture, f"none: {error} (choose another path with --out)"
-    elif picture.stat().st_mtime < file.stat().st_mtime:
+    elif picture.stat().st_mtime < max(file.stat().st_mtime for file in files):
         return picture, f"{picture} is older than the set: draw it again with --overwrite"
     return picture, ""

@@ -12,13 +12,14 @@ from typing import Any, Unpack
 
 import torch
 
-from condenset import __version__, networks
+from condenset import __version__, augment, networks
 from condenset.continual.contents import MemoryContents
 from condenset.continual.steps import ImageFormat, read_step
 from condenset.continual.training import train_classifier
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData, check_channel_stats, select_classes
 from condenset.engine import ComputeDevice, rng
+from condenset.engine.defaults import torch_defaults
 from condenset.errors import UserError, check, check_choice, check_int
 from condenset.io.bytesize import parse_bytes
 from condenset.io.progress import make_progress
@@ -92,9 +93,9 @@ class Memory:
         check_choice("on_repeat", on_repeat, REPEAT_CHOICES)
         if "network" in fields:
             fields["network"] = networks.as_spec(fields["network"])
-        recipe = make_recipe(method, ipc=ipc, name="", size=32, **fields)  # checks the fields before data arrive
-        self.ipc, self.method, self.seed, self.on_repeat = recipe.ipc, method, check_int("seed", seed), on_repeat
-        self.verbose = verbose
+        self.ipc, self.seed = check_int("ipc (images per class)", ipc, 1), check_int("seed", seed)
+        self.method, self.on_repeat, self.verbose = method, on_repeat, verbose
+        recipe = make_recipe(method, ipc=self.ipc, name="", size=32, **fields)  # checks the fields before data arrive
         self.fields = {name: getattr(recipe, name) for name in fields}  # validated, so that a file can store them
         self.compute = ComputeDevice.select(device, precision)
         self._memory_limit = None if memory_limit is None else parse_bytes(memory_limit)
@@ -115,6 +116,7 @@ class Memory:
         """Names of the stored classes; the position of a class is its label."""
         return tuple(self._contents.exemplars)
 
+    @torch_defaults()
     def add(self, images: Any, labels: Any = None, class_names: Sequence[str] | None = None) -> None:
         """Condense the images of a step and store them. If an error is raised, nothing is stored.
 
@@ -130,6 +132,7 @@ class Memory:
         run = self._make_run(self.seed)
         self.store(METHODS[self.method].condense(step, self.recipe(step), run), step)
 
+    @torch_defaults()
     def prepare_step(self, images: Any, labels: Any = None, class_names: Sequence[str] | None = None) -> ImageData:
         """Return the data of a step as they must be condensed: classes with images, with the memory's normalisation.
 
@@ -154,8 +157,10 @@ class Memory:
 
     def recipe(self, step: ImageData) -> Recipe:
         """Return the recipe that a step is condensed with."""
-        return make_recipe(self.method, ipc=self.ipc, name=step.name, size=step.size, **self.fields)
+        recipe = make_recipe(self.method, ipc=self.ipc, name=step.name, size=step.size, **self.fields)
+        return augment.remove_unused_flip(recipe, allow_hflip=step.allow_hflip)
 
+    @torch_defaults()
     def store(self, condensed: CondensedSet, step: ImageData) -> None:
         """Store the set that was condensed from the result of `prepare_step`.
 
@@ -179,11 +184,12 @@ class Memory:
         """All stored images as one set."""
         return self._contents.to_set(self._provenance())
 
-    def select_test(self, test_set: ImageData) -> ImageData:
+    def select_test(self, test_set: ImageData | None) -> ImageData:
         """Return the test images of the stored classes, with the labels of the memory, for `cs.evaluate`."""
         self._contents.require_format()
         return select_test_images(test_set, self.class_names)
 
+    @torch_defaults()
     def train(
         self,
         network: str | NetworkBuilder | None = None,
@@ -279,7 +285,8 @@ class Memory:
     def _provenance(self) -> dict[str, Any]:
         image_format, steps = self._contents.require_format(), self._contents.steps
         dataset, size = image_format.name, image_format.shape[-1]
-        recipe = dataclasses.asdict(make_recipe(self.method, ipc=self.ipc, name=dataset, size=size, **self.fields))
+        base_recipe = make_recipe(self.method, ipc=self.ipc, name=dataset, size=size, **self.fields)
+        recipe = dataclasses.asdict(augment.remove_unused_flip(base_recipe, allow_hflip=image_format.allow_hflip))
         if not METHODS[self.method].network_fits_evaluation:
             del recipe["network"]  # it fits only the learned step sizes, which each step has for its own classes
         settings = {name: getattr(self, name) for name in SETTINGS}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -9,19 +10,28 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 
-from condenset.data.image_data import ImageData
+from condenset.data.class_names import sort_names
+from condenset.data.image_data import ImageData, check_class_names, check_dense
+from condenset.data.image_decoding import fit_image, make_target_shape
 from condenset.data.lazy import Labels, Pixels, check_labels, make_image_data
+from condenset.data.options import LoadOptions
+from condenset.engine.defaults import torch_defaults
 from condenset.errors import UserError, check
 
 LAYOUT_RULE = "images must be (N, H, W), (N, H, W, C) or (N, C, H, W) with 1 or 3 channels"
 BLOCK_IMAGES = 1024  # images that are converted at a time
 
 
+@torch_defaults()
 def from_arrays(
     images: Any,
     labels: Any,
     *,
+    size: int | None = None,
+    fit: str | None = None,
+    background: str = "white",
     class_names: Sequence[str] | None = None,
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
@@ -31,9 +41,14 @@ def from_arrays(
     """Make ImageData from NumPy arrays or tensors. uint8 pixels in the layout (N, C, H, W) are shared, not copied.
 
     Args:
-        images: uint8, or floats in 0..1, of shape (N, H, W), (N, H, W, C) or (N, C, H, W).
-        labels: (N,) whole numbers or class names.
-        class_names: One name per class; by default the sorted names in `labels`, or 0, 1, ….
+        images: Integers in 0..255, floats in 0..1 or booleans, of shape (N, H, W), (N, H, W, C) or (N, C, H, W).
+        labels: (N,) whole numbers, class names or booleans.
+        size: Image size in pixels to resize to; by default the size of the images.
+        fit: How images that are not square become square: "crop" cuts the central square, "pad" adds borders. None:
+            "crop" if `size` is given, else such images are refused.
+        background: Colour of the borders: a colour name or #rrggbb.
+        class_names: One name per class; numbers in `labels` are then positions in it. By default the values in
+            `labels`, sorted; names that are numbers sort as numbers.
         mean, std: Normalisation constants per channel; measured if None.
         name: Name of the dataset.
         allow_hflip: Allow horizontal flips. Disable for text and digits.
@@ -51,7 +66,7 @@ def from_arrays(
         >>> cs.from_arrays(pixels, ["cat", "dog", "cat", "dog"], name="pets")
         ImageData(pets: 4 images of 3x32x32, 2 classes)
     """
-    pixels = as_pixels(images)
+    pixels = fit_pixels(as_pixels(images), LoadOptions(size=size, fit=fit, background=background))
     label_array, names = as_labels(labels, class_names, len(pixels))
     tensor = _to_tensor(pixels)
     return make_image_data(tensor, label_array, names, mean, std, name=name, source=name, allow_hflip=allow_hflip)
@@ -69,12 +84,45 @@ def as_pixels(images: Any) -> Pixels:
     if array.ndim == 3:
         array = array[:, None]
     check(array.ndim == 4, LAYOUT_RULE, array.shape)
-    return to_uint8(to_channels_first(array, LAYOUT_RULE, prefer_first=True))
+    pixels = to_uint8(to_channels_first(array, LAYOUT_RULE, prefer_first=True))
+    warn_about_binary_pixels(pixels)
+    return pixels
+
+
+def warn_about_binary_pixels(images: Pixels) -> None:
+    """Warn if uint8 images have no other pixels than 0 and 1, which are both almost black."""
+    maximum = 0
+    for start in range(0, len(images), BLOCK_IMAGES):
+        maximum = max(maximum, int(images[start : start + BLOCK_IMAGES].max(initial=0)))
+        if maximum > 1:
+            return
+    if maximum == 1:
+        warnings.warn("all pixels are 0 or 1, but 255 is white: multiply by 255", stacklevel=4)
+
+
+def fit_pixels(images: Pixels, options: LoadOptions) -> Pixels:
+    """Return (N, C, H, W) images as squares of one size. Without a size and a fit they must be square."""
+    num_images, channels, height, width = images.shape
+    if num_images == 0 or 0 in (height, width):
+        return images
+    target = make_target_shape("image 0", (width, height), is_grey=channels == 1, options=options)
+    if (target.size, target.size) == (height, width):
+        return images
+    pixels = np.empty((num_images, target.channels, target.size, target.size), np.uint8)
+    for index, image in enumerate(images):
+        pixels[index] = fit_image(to_pillow(image), target, f"image {index}")
+    return pixels
+
+
+def to_pillow(image: Pixels) -> Image.Image:
+    """Return a uint8 (C, H, W) image as a Pillow image."""
+    return Image.fromarray(image[0] if len(image) == 1 else np.ascontiguousarray(image.transpose(1, 2, 0)))
 
 
 def _to_array(values: Any, name: str) -> NDArray[Any]:
     if isinstance(values, torch.Tensor):
-        values = values.detach().cpu()
+        check_dense(name, values)
+        values = values.detach().cpu().resolve_neg().resolve_conj()
         values = values.float() if values.dtype == torch.bfloat16 else values  # NumPy has no bfloat16
         return values.numpy()  # type: ignore[no-any-return]
     try:
@@ -95,44 +143,54 @@ def to_channels_first(array: NDArray[Any], rule: str, *, prefer_first: bool) -> 
 
 
 def to_uint8(array: NDArray[Any]) -> Pixels:
-    """Return uint8 pixels as they are, and floats in 0..1 scaled to 0..255 and rounded."""
+    """Return integers in 0..255 as uint8, floats in 0..1 scaled to 0..255 and rounded, and booleans as 0 and 255."""
     if array.dtype == np.uint8:
         return array
-    check(array.dtype.kind == "f", "pixels must be uint8, or floats in 0..1", str(array.dtype))
+    if array.dtype == np.bool_:
+        return array.astype(np.uint8) * np.uint8(255)
+    check(array.dtype.kind in "iuf", "pixels must be integers in 0..255, or floats in 0..1", str(array.dtype))
+    limit, scale = (1, 255) if array.dtype.kind == "f" else (255, 1)
     pixels = np.empty(array.shape, np.uint8)
     for start in range(0, len(array), BLOCK_IMAGES):
         block = array[start : start + BLOCK_IMAGES]
-        if _is_outside(block).any():
-            raise _range_error(array, start)
-        pixels[start : start + BLOCK_IMAGES] = np.rint(block.astype(np.float32) * 255)
+        if _is_outside(block, limit).any():
+            raise _range_error(array, start, limit)
+        pixels[start : start + BLOCK_IMAGES] = np.rint(block.astype(np.float32) * scale)
     return pixels
 
 
-def _is_outside(block: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return where values are not in 0..1; NaN is not."""
-    outside: NDArray[np.bool_] = ~((block >= 0) & (block <= 1))
+def _is_outside(block: NDArray[Any], limit: int) -> NDArray[np.bool_]:
+    """Return where values are not in 0..limit; NaN is not."""
+    outside: NDArray[np.bool_] = ~((block >= 0) & (block <= limit))
     return outside
 
 
-def _range_error(array: NDArray[Any], start: int) -> UserError:
-    """Return the error for float pixels of which those from block `start` on are not all in 0..1."""
-    outside = _is_outside(array[start : start + BLOCK_IMAGES])
+def _range_error(array: NDArray[Any], start: int, limit: int) -> UserError:
+    """Return the error for pixels of which those from block `start` on are not all in 0..limit."""
+    outside = _is_outside(array[start : start + BLOCK_IMAGES], limit)
     row, *position = (int(i) for i in np.unravel_index(outside.argmax(), outside.shape))
     index = (start + row, *position)
     blocks = (array[first : first + BLOCK_IMAGES] for first in range(start, len(array), BLOCK_IMAGES))
-    num_outside = sum(int(_is_outside(block).sum()) for block in blocks)
-    reason = f"{num_outside} values are not, the first at {index}: {float(array[index])}"
-    return UserError(f"float pixels must be in 0..1, before any normalisation, but {reason}")
+    num_outside = sum(int(_is_outside(block, limit).sum()) for block in blocks)
+    reason = f"{num_outside} values are not, the first at {index}: {array[index].item()}"
+    kind = "float pixels must be in 0..1" if limit == 1 else "integer pixels must be in 0..255"
+    return UserError(f"{kind}, before any normalisation, but {reason}")
 
 
 def as_labels(labels: Any, class_names: Sequence[str] | None, count: int) -> tuple[Labels, tuple[str, ...]]:
-    """Return labels as int64 and the class names; by default the sorted names in `labels`, or 0, 1, …."""
+    """Return labels as int64 and the class names; by default the sorted values in `labels`."""
+    if class_names is not None:
+        check_class_names(class_names)
+        class_names = tuple(class_names)
     array = _to_array(labels, "labels")
     array = array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
     name_counts = Counter(map(str, () if class_names is None else class_names))
     duplicates = [name for name, times in name_counts.items() if times > 1]
     check(not duplicates, "class names must differ", ", ".join(duplicates))
     check(array.shape == (count,), f"labels must have shape ({count},), one per image", array.shape)
+    array = to_integers(array)
+    if array.dtype == np.bool_:
+        array = array.astype(str) if class_names is None else array.astype(np.int64)
     if array.dtype.kind in "USO":
         return _from_names(array.tolist(), class_names)
     check(array.dtype.kind in "iu", "labels must be whole numbers or names", str(array.dtype))
@@ -140,17 +198,23 @@ def as_labels(labels: Any, class_names: Sequence[str] | None, count: int) -> tup
     return _from_integers(array, class_names)
 
 
+def to_integers(labels: NDArray[Any]) -> NDArray[Any]:
+    """Return labels that are whole floats, such as 2.0, as integers, and all other labels unchanged."""
+    if labels.dtype.kind != "f":
+        return labels
+    is_whole = np.isfinite(labels) & (labels == np.rint(labels)) & (np.abs(labels) < 2**53)
+    if not is_whole.all():
+        check(False, "labels must be whole numbers or names", labels[~is_whole][0].item())
+    return labels.astype(np.int64)
+
+
 def _from_integers(array: NDArray[Any], class_names: Sequence[str] | None) -> tuple[Labels, tuple[str, ...]]:
     values = np.unique(array)
-    low, high = int(values[0]), int(values[-1])
-    if low < 0 or (class_names is not None and high >= len(class_names)):
-        last = "" if class_names is None else len(class_names) - 1
-        raise UserError(f"labels must be in 0..{last}, but got {low if low < 0 else high}")
-    if class_names is None and high >= len(values):
-        missing = sorted(set(range(min(high + 1, len(values) + 5))) - set(values.tolist()))[:5]
-        more = "" if len(missing) == high + 1 - len(values) else ", …"
-        raise UserError(f"labels must be 0..{high} without gaps, but no image has {', '.join(map(str, missing))}{more}")
-    names = tuple(map(str, range(high + 1) if class_names is None else class_names))
+    if class_names is None:
+        return np.searchsorted(values, array).astype(np.int64), tuple(map(str, values.tolist()))
+    names, low, high = tuple(map(str, class_names)), int(values[0]), int(values[-1])
+    if low < 0 or high >= len(names):
+        raise UserError(f"labels must be in 0..{len(names) - 1}, but got {low if low < 0 else high}")
     indices = array.astype(np.int64)
     check_labels(indices, names, "the dataset")
     return indices, names
@@ -158,7 +222,7 @@ def _from_integers(array: NDArray[Any], class_names: Sequence[str] | None) -> tu
 
 def _from_names(values: list[Any], class_names: Sequence[str] | None) -> tuple[Labels, tuple[str, ...]]:
     texts = [to_text(value) for value in values]
-    names = tuple(sorted(set(texts)) if class_names is None else map(str, class_names))
+    names = sort_names(set(texts)) if class_names is None else tuple(map(str, class_names))
     label_of = {name: label for label, name in enumerate(names)}
     unknown = next((text for text in texts if text not in label_of), None)
     check(unknown is None, f"labels must be among the {len(names)} class names", unknown)

@@ -17,14 +17,16 @@ from torch.utils.data import Dataset
 from condenset.augment import DEFAULT_STRATEGY
 from condenset.data.image_data import (
     ImageData,
+    check_class_names,
+    check_dense,
     check_normalization,
     describe_images,
     hash_tensors,
-    normalize,
     one_line,
 )
-from condenset.data.transform import PixelTransform
-from condenset.errors import UserError, check, check_type
+from condenset.data.ipc import format_ipc
+from condenset.data.transform import augment_inputs, normalize, normalize_pixels
+from condenset.errors import UserError, check, check_type, format_error, option
 from condenset.io.directories import wrap_os_errors
 from condenset.io.files import write_tensors
 from condenset.io.metadata import read_tensor_file
@@ -36,8 +38,8 @@ SET_FORMAT = 1  # version of the file format
 class CondensedSet(Dataset[tuple[Tensor, Tensor]]):
     """A small training set: `condensed[i]` is (image, label), with the image in pixel space.
 
-    `cs.condense` returns one, and `CondensedSet.load` reads one from a file. Networks train on `transform()(images)`,
-    or on `normalized()` without augmentation.
+    `cs.condense` returns one, and `CondensedSet.load` reads one from a file. Networks train on
+    `augment(normalize(images))`, or on `normalized()` without augmentation.
 
     Attributes:
         images: (N, C, H, W) float32, nominally 0..1; values may overshoot.
@@ -69,6 +71,12 @@ class CondensedSet(Dataset[tuple[Tensor, Tensor]]):
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        tensors = {"images": self.images, "labels": self.labels, "step_sizes": self.step_sizes}
+        for name, tensor in tensors.items():
+            if tensor is not None:
+                check_dense(name, tensor)
+        check_class_names(self.class_names)
+        check_type(self.provenance, Mapping, "provenance must be a mapping")
         images = self.images
         check(images.dtype == torch.float32, "images must be float32", images.dtype)
         check(images.ndim == 4 and images.shape[1] in (1, 3), "images must be (N, 1 or 3, H, W)", tuple(images.shape))
@@ -107,7 +115,7 @@ class CondensedSet(Dataset[tuple[Tensor, Tensor]]):
         provenance, ipc = self.provenance, self.provenance.get("recipe", {}).get("ipc")
         name = f"{one_line(provenance['dataset'])}: " if "dataset" in provenance else ""
         origin = [one_line(provenance["method"])] if "method" in provenance else []
-        origin += [f"{one_line(ipc)} per class"] if ipc is not None else []
+        origin += [f"{one_line(format_ipc(ipc))} per class"] if ipc is not None else []
         suffix = f"; {', '.join(origin)}" if origin else ""
         return f"CondensedSet({name}{len(self):,} images of {describe_images(self)}{suffix})"
 
@@ -133,44 +141,58 @@ class CondensedSet(Dataset[tuple[Tensor, Tensor]]):
         """Return the images as networks expect them, without augmentation: (images - mean) / std."""
         return normalize(self.images, self.mean, self.std)
 
-    def transform(
-        self, train: bool = True, *, augment: str = DEFAULT_STRATEGY, generator: torch.Generator | None = None
-    ) -> PixelTransform:
-        """Return the transform that maps a batch of pixels to network inputs, as `cs.evaluate` does.
-
-        It normalises (N, C, H, W) pixels (floats in 0..1, or uint8). With train=True it also augments: one random
-        operation per batch, with random parameters per image. Flips are used only if `allow_hflip`.
+    def normalize(self, pixels: Tensor) -> Tensor:
+        """Return (pixels - mean) / std, which networks expect.
 
         Args:
-            train: Augment the images. Use False for test images.
-            augment: The augmentation strategy, as in `Protocol.augment`.
+            pixels: (N, C, H, W), uint8 or floats in 0..1.
+
+        Returns:
+            Float inputs of the same shape.
+
+        Raises:
+            UserError: The pixels have another shape, dtype or range.
+        """
+        return normalize_pixels(pixels, self.mean, self.std)
+
+    def augment(
+        self, inputs: Tensor, strategy: str = DEFAULT_STRATEGY, *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Augment normalised images as `cs.evaluate` does while it trains.
+
+        One random operation applies to the whole batch, with random parameters per image. The result is differentiable
+        in `inputs`. Flips are used only if `allow_hflip`.
+
+        Args:
+            inputs: (N, C, H, W) normalised images, as `normalize` returns them.
+            strategy: The augmentation strategy, as in `Protocol.augment`.
             generator: Source of the random numbers; None for PyTorch's global generator.
 
         Returns:
-            A callable that maps pixels (N, C, H, W) to float inputs of the same shape.
+            Float inputs of the same shape.
 
         Raises:
-            UserError: The augmentation strategy is invalid.
+            UserError: The strategy or the shape is invalid.
 
         Example:
             >>> import condenset as cs
             >>> condensed = cs.condense(cs.load("digits", verbose=False).train, "random", ipc=1, verbose=False)
-            >>> inputs = condensed.transform()(condensed.images)
+            >>> inputs = condensed.augment(condensed.normalize(condensed.images))
             >>> tuple(inputs.shape)
             (10, 1, 8, 8)
         """
-        strategy = augment if train else "none"
-        return PixelTransform(self.mean, self.std, strategy, allow_hflip=self.allow_hflip, generator=generator)
+        channels = self.images.shape[1]
+        return augment_inputs(inputs, channels, strategy, allow_hflip=self.allow_hflip, generator=generator)
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write the set to a .safetensors file, completely or not at all.
 
         Args:
-            path: The file. Missing parent directories are created.
+            path: The file, which must end in .safetensors. Missing parent directories are created.
             overwrite: Replace an existing file.
 
         Raises:
-            UserError: The file exists already, or it cannot be written.
+            UserError: The file has another suffix, exists already, or cannot be written.
 
         Example:
             >>> import pathlib, tempfile
@@ -181,6 +203,9 @@ class CondensedSet(Dataset[tuple[Tensor, Tensor]]):
             >>> cs.CondensedSet.load(path)
             CondensedSet(digits: 10 images of 1x8x8, 10 classes; random, 1 per class)
         """
+        if Path(path).suffix != ".safetensors":
+            hint = "for other formats use numpy.savez(path, images=condensed.images, labels=condensed.labels)"
+            raise UserError(f"a set file must end in .safetensors, but got '{os.fspath(path)}'; {hint}")
         metadata = {
             "format": SET_FORMAT,
             "class_names": list(self.class_names),
@@ -189,12 +214,17 @@ class CondensedSet(Dataset[tuple[Tensor, Tensor]]):
             "provenance": dict(self.provenance),
         }
         if not overwrite and Path(path).exists():
-            raise UserError(f"{path} exists already; choose another name or overwrite it with overwrite=True")
+            replace = option("overwrite", True)
+            raise UserError(f"{path} exists already; choose another name or overwrite it with {replace}")
         tensors = {"images": self.images, "labels": self.labels}
         if self.step_sizes is not None:
             tensors["step_sizes"] = self.step_sizes
+        try:
+            text = json.dumps(metadata)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise UserError(f"the provenance of a set must be JSON, but {format_error(error)}") from None
         with wrap_os_errors(path):
-            write_tensors(path, tensors, {"condenset": json.dumps(metadata)})
+            write_tensors(path, tensors, {"condenset": text})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> CondensedSet:

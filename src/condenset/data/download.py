@@ -1,23 +1,20 @@
-"""Download datasets: resume interrupted downloads, check digests, unpack archives completely or not at all."""
+"""Download datasets: resume interrupted downloads, check digests, unpack archives."""
 
 from __future__ import annotations
 
 import hashlib
 import http.client
 import os
-import shutil
-import tarfile
 import time
 import urllib.error
 import urllib.request
-import zipfile
-import zlib
 from collections.abc import Callable, Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
+from condenset.data.archives import unpack
 from condenset.data.sources import DATASETS, Download, data_directory, require_registered_name
 from condenset.errors import UserError, check, format_error
-from condenset.io.directories import atomic_directory, wrap_os_errors
+from condenset.io.directories import wrap_os_errors
 from condenset.io.progress import show_progress
 
 CHUNK_BYTES = 1 << 18
@@ -25,7 +22,6 @@ MAX_FAILURES = 4  # attempts in a row that transfer nothing
 PAUSE_SECONDS = 0.5  # before the second attempt; doubled before each further one
 TIMEOUT_SECONDS = 30.0
 RETRY_CODES = (408, 425, 429)  # HTTP codes after which another attempt can succeed, besides every 5xx
-MAX_MEMBERS = 1_000_000  # of an archive
 
 
 class _TransferError(Exception):
@@ -200,55 +196,3 @@ def _check_length(length: int, max_bytes: int | None, url: str, part: Path) -> N
     if max_bytes is not None and length > max_bytes:
         part.unlink(missing_ok=True)
         raise UserError(f"{url} must have at most {max_bytes} bytes, but got {length}; the file was deleted")
-
-
-def unpack(archive: Path, target: Path, *, max_bytes: int, verbose: bool = True) -> None:
-    """Unpack the directory `target.name` of a .tar.gz or .zip file to `target`, completely or not at all."""
-    with atomic_directory(target) as workspace:
-        try:
-            unpack_archive = _unpack_zip if archive.suffix == ".zip" else _unpack_tar
-            unpack_archive(archive, workspace, max_bytes, verbose)
-        except (OSError, EOFError, ValueError, RuntimeError, tarfile.TarError, zipfile.BadZipFile, zlib.error) as error:
-            raise UserError(f"cannot unpack {archive}: {format_error(error)}") from None
-        if not (workspace / target.name).is_dir():
-            raise UserError(f"{archive} must contain the directory {target.name!r}, but does not")
-        if hasattr(os, "sync"):  # one call for up to a hundred thousand files
-            os.sync()
-
-
-def _check_members(count: int, size: int, max_bytes: int) -> None:
-    check(count <= MAX_MEMBERS, f"an archive must contain at most {MAX_MEMBERS} files", count)
-    check(size <= max_bytes, f"an archive must unpack to at most {max_bytes} bytes", size)
-
-
-def _unpack_tar(archive: Path, directory: Path, max_bytes: int, verbose: bool) -> None:
-    size = count = 0
-    progress = show_progress(f"unpacking {archive.name}", max_bytes, unit="B", verbose=verbose)
-    with tarfile.open(archive, "r:*") as tar, progress as advance:
-        for member in tar:
-            count, size = count + 1, size + member.size
-            _check_members(count, size, max_bytes)
-            tar.extract(member, directory, filter="data")
-            advance(member.size)
-
-
-def _unpack_zip(archive: Path, directory: Path, max_bytes: int, verbose: bool) -> None:
-    with zipfile.ZipFile(archive) as packed:
-        members = packed.infolist()
-        _check_members(len(members), sum(member.file_size for member in members), max_bytes)
-        with show_progress(f"unpacking {archive.name}", len(members), verbose=verbose) as advance:
-            for member in members:
-                name = PurePosixPath(member.filename)
-                if name.is_absolute() or ".." in name.parts or "\\" in member.filename or ":" in member.filename:
-                    raise UserError(f"{archive} contains {member.filename!r}, a path outside of it")
-                if member.is_dir():
-                    (directory / name).mkdir(parents=True, exist_ok=True)
-                else:
-                    _extract_member(packed, member, directory / name)
-                advance(1)
-
-
-def _extract_member(packed: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with packed.open(member) as source, path.open("xb") as file:  # reads at most the size that was checked
-        shutil.copyfileobj(source, file, CHUNK_BYTES)

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,17 +14,19 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from condenset.errors import UserError, check, check_type, format_names
+from condenset.augment import DEFAULT_STRATEGY
+from condenset.data.transform import augment_inputs, normalize, normalize_pixels, to_unit_range
+from condenset.errors import UserError, check, check_type, format_names, option
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ImageData(Dataset[tuple[Tensor, Tensor]]):
-    """Labelled images: `data[i]` is (image, label), with uint8 pixels and an integer label.
+    """Labelled images: `data[i]` is (image, label), with float32 pixels in 0..1 and an integer label.
 
     `cs.load`, `cs.from_arrays`, `cs.from_folder` and `cs.from_dataset` return it. They also measure `mean` and `std`.
 
     Attributes:
-        images: (N, C, H, W) uint8, possibly memory-mapped.
+        images: (N, C, H, W) uint8, possibly memory-mapped. `data[i]` converts one image to floats.
         labels: (N,) int64 in 0..K-1.
         class_names: K names.
         mean, std: Normalisation constants per channel, for pixels in 0..1.
@@ -63,6 +65,9 @@ class ImageData(Dataset[tuple[Tensor, Tensor]]):
     class_stream_ids: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
+        check_dense("images", self.images)
+        check_dense("labels", self.labels)
+        check_class_names(self.class_names)
         shape = tuple(self.images.shape)
         check(self.images.dtype == torch.uint8 and len(shape) == 4, "images must be uint8 of shape (N, C, H, W)", shape)
         check(shape[1] in (1, 3), "images must have 1 or 3 channels", shape[1])
@@ -80,7 +85,7 @@ class ImageData(Dataset[tuple[Tensor, Tensor]]):
         return len(self.labels)
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        return self.images[index], self.labels[index]
+        return to_unit_range(self.images[index]), self.labels[index]
 
     def __repr__(self) -> str:
         return f"ImageData({one_line(self.name)}: {len(self):,} images of {describe_images(self)})"
@@ -110,6 +115,20 @@ class ImageData(Dataset[tuple[Tensor, Tensor]]):
             return self.stored_fingerprint
         return hash_tensors((tuple(self.images.shape), self.class_names), self.labels, self.images)
 
+    def normalized(self) -> Tensor:
+        """Return all images as networks expect them: (N, C, H, W) float32, four times the memory of `images`."""
+        return normalize(to_unit_range(self.images), self.mean, self.std)
+
+    def normalize(self, pixels: Tensor) -> Tensor:
+        """Return (pixels - mean) / std. Pixels are (N, C, H, W), uint8 or floats in 0..1."""
+        return normalize_pixels(pixels, self.mean, self.std)
+
+    def augment(
+        self, inputs: Tensor, strategy: str = DEFAULT_STRATEGY, *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Augment normalised images as in training. See `CondensedSet.augment`."""
+        return augment_inputs(inputs, self.channels, strategy, allow_hflip=self.allow_hflip, generator=generator)
+
 
 @dataclass(frozen=True)
 class Splits:
@@ -117,7 +136,7 @@ class Splits:
 
     Attributes:
         train: The images to learn from.
-        test: The images to evaluate on. Nothing is learned or selected on them.
+        test: The images to evaluate on. Nothing is learned or selected on them. None: the dataset has no test split.
 
     Example:
         >>> import condenset as cs
@@ -127,11 +146,22 @@ class Splits:
     """
 
     train: ImageData
-    test: ImageData
+    test: ImageData | None = None
 
     def __repr__(self) -> str:
-        train, counts = self.train, f"{len(self.train):,} train and {len(self.test):,} test"
-        return f"Splits({one_line(train.name)}: {counts} images of {describe_images(train)})"
+        train, test = self.train, "no" if self.test is None else f"{len(self.test):,}"
+        counts = f"{len(train):,} train and {test} test images"
+        return f"Splits({one_line(train.name)}: {counts} of {describe_images(train)})"
+
+    def require_test(self) -> ImageData:
+        """Return the test images; raise a UserError if there are none."""
+        if self.test is None:
+            raise UserError(f"{self.train.name} has no test images: {_test_hint()}")
+        return self.test
+
+
+def _test_hint() -> str:
+    return f"load the dataset with {option('test', 'PATH')} or {option('test_share', 0.2)}"
 
 
 def select_classes(data: ImageData, names: Sequence[str]) -> ImageData:
@@ -152,16 +182,21 @@ def select_classes(data: ImageData, names: Sequence[str]) -> ImageData:
     )
 
 
-def normalize(pixels: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
-    """Return (pixels - mean) / std over the channels of (..., C, H, W) pixels in 0..1."""
-    mean_C11, std_C11 = (torch.tensor(v, dtype=pixels.dtype, device=pixels.device)[:, None, None] for v in (mean, std))
-    return (pixels - mean_C11) / std_C11
+def check_dense(name: str, tensor: object) -> None:
+    """Check that this is a tensor with one stored number per element."""
+    check_type(tensor, Tensor, f"{name} must be a tensor")
+    assert isinstance(tensor, Tensor)
+    is_dense = tensor.layout == torch.strided and not (tensor.is_quantized or tensor.is_meta or tensor.is_nested)
+    kinds = {"a quantized": tensor.is_quantized, "a meta": tensor.is_meta, "a nested": tensor.is_nested}
+    kind = next((name for name, is_kind in kinds.items() if is_kind), "a sparse")
+    if not is_dense:
+        raise UserError(f"{name} must be a dense tensor, but got {kind} tensor: convert it first")
 
 
-def denormalize(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
-    """Return pixels, nominally in 0..1: the inverse of `normalize`."""
-    mean_C11, std_C11 = (torch.tensor(v, dtype=images.dtype, device=images.device)[:, None, None] for v in (mean, std))
-    return images * std_C11 + mean_C11
+def check_class_names(class_names: object) -> None:
+    """Check that these can be names: a list, not one text."""
+    is_list = isinstance(class_names, Iterable) and not isinstance(class_names, str)
+    check(is_list, "class_names must be a list of names", class_names)
 
 
 def hash_tensors(header: object, *tensors: Tensor) -> str:
@@ -199,6 +234,8 @@ def check_normalization(data: Any) -> None:
 
 def check_image_data(name: str, value: object, split: str = "train") -> None:
     """Check that an argument is ImageData."""
+    if value is None and split == "test":  # the test split of a dataset that has none
+        raise UserError(f"{name} has no images: {_test_hint()}")
     check_type(value, ImageData, f"{name} must be ImageData, such as cs.load('digits').{split}")
 
 

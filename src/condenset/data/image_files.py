@@ -1,4 +1,4 @@
-"""Image files: decode them in parallel, crop and resize them to one shape."""
+"""Image files: find their shape and the unreadable ones, and decode them in parallel."""
 
 from __future__ import annotations
 
@@ -6,86 +6,152 @@ import math
 import os
 import tempfile
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from joblib import Parallel, cpu_count, delayed
-from PIL import Image, ImageOps
+from PIL import Image
 
+from condenset.data.file_scan import FileScan
+from condenset.data.image_decoding import (
+    GREY_MODES,
+    TargetShape,
+    UnreadableImageError,
+    check_source_size,
+    is_16_bit,
+    make_target_shape,
+    open_image,
+    oriented_size,
+    read_image,
+    read_maximum,
+    to_user_error,
+)
 from condenset.data.lazy import Pixels
-from condenset.errors import UserError, check, format_error, format_names, is_int
+from condenset.data.options import LoadOptions
+from condenset.errors import UserError, format_names, has_option, option
 
-# Pillow detects the format from the content, not the name. This list prevents a .jpg that contains PostScript from
-# reaching an interpreter.
-FORMATS = ("JPEG", "PNG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
-GREY_MODES = ("1", "L", "LA", "I", "I;16", "I;16L", "I;16B", "I;16N")
-MAX_IMAGE_SIZE = 4096  # pixels
 MAX_NAMED_FILES = 5  # in an error message, after the first
+MAX_RANGE_FILES = 64  # files of 16 bits whose values are read before the images
 MAX_GROUP = 64  # files that a worker reads at a time
 MAX_WORKERS = 16
 
 
-def check_image_size(size: int | None) -> None:
-    """Check an image size in pixels; None is valid and means the size of the images."""
-    in_range = size is None or (is_int(size) and 1 <= size <= MAX_IMAGE_SIZE)
-    check(in_range, f"size must be a whole number in 1..{MAX_IMAGE_SIZE}", size)
+class ImageHeader(NamedTuple):
+    """What a file says about its image."""
+
+    mode: str
+    size: tuple[int, int]
+    is_16_bit: bool
 
 
-@dataclass(frozen=True)
-class TargetShape:
-    """The shape of all images: (channels, size, size). Without `resize`, images must already have this size."""
+def scan_files(
+    paths: Sequence[str], options: LoadOptions, target: TargetShape | None = None
+) -> tuple[TargetShape, FileScan]:
+    """Choose the target shape of image files; with `options.skip_bad`, find the files that cannot be read.
 
-    channels: int
-    size: int
-    resize: bool
+    Args:
+        paths: The files.
+        options: How to read them.
+        target: The target shape, if it is fixed. None: one channel if all images are grey, and without
+            `options.size` the size of the first image.
 
-    def __post_init__(self) -> None:
-        check_image_size(self.size)
+    Returns:
+        The target shape, and the modes, sizes and unreadable files. The scan is empty if the target is fixed and no
+        file may be left out.
 
-
-def detect_target_shape(paths: Sequence[str], size: int | None) -> TargetShape:
-    """Return the target shape of image files: one channel if all are grey; the first image's size if `size` is None."""
-    modes, sizes, errors = set[str](), list[tuple[int, int]](), dict[str, UserError]()
+    Raises:
+        UserError: A file cannot be read and `options.skip_bad` is false, or the sizes differ without `options.size`.
+    """
+    if target is not None and not options.skip_bad:
+        return target, FileScan()  # opening a million files would take minutes
     with filter_pillow_warnings():
-        for path in paths:
-            try:
-                mode, image_size = _read_header(path)
-            except UserError as error:
-                errors[path] = error
-            else:
-                modes.add(mode)
-                sizes.append(image_size)
-    _raise_first(errors)
-    width, height = sizes[0]
-    if size is None and width != height:
-        raise UserError(f"{paths[0]} is {width}x{height}, not square: give a size (--size) to resize images to")
-    return TargetShape(1 if modes <= set(GREY_MODES) else 3, size or width, resize=size is not None)
+        headers, errors = _read_headers(paths, use_exif=target is None or target.use_exif)
+        if not headers or not options.skip_bad:
+            _raise_first(errors)
+        target = target or _detect_target_shape(headers, options)
+        if options.skip_bad:
+            errors |= _find_undecodable(list(headers), target)
+    unreadable = {path: str(errors[path]) for path in paths if path in errors}
+    _warn_about_range([path for path, header in headers.items() if header.is_16_bit], target.white_level)
+    if unreadable:
+        names = format_names(list(unreadable), MAX_NAMED_FILES)
+        warnings.warn(f"{len(unreadable)} unreadable image files are left out: {names}", stacklevel=2)
+    readable = tuple(path for path in headers if path not in errors)
+    modes, sizes = (Counter(getattr(headers[path], name) for path in readable) for name in ("mode", "size"))
+    return target, FileScan(readable, modes, sizes, unreadable)
 
 
-def _read_header(path: str) -> tuple[str, tuple[int, int]]:
+def _read_headers(paths: Sequence[str], *, use_exif: bool) -> tuple[dict[str, ImageHeader], dict[str, UserError]]:
+    headers, errors = dict[str, ImageHeader](), dict[str, UserError]()
+    for path in paths:
+        try:
+            with open_image(path) as image:
+                size = oriented_size(image) if use_exif else image.size
+                headers[path] = ImageHeader(image.mode, size, is_16_bit(image))
+        except Exception as error:  # the exceptions that Pillow raises for a broken file depend on the format
+            errors[path] = to_user_error(path, error)
+    return headers, errors
+
+
+def _detect_target_shape(headers: Mapping[str, ImageHeader], options: LoadOptions) -> TargetShape:
+    path, first = next(iter(headers.items()))
+    is_grey = all(header.mode in GREY_MODES for header in headers.values())
     try:
-        with Image.open(path, formats=FORMATS) as image:
-            return image.mode, image.size
-    except Exception as error:
-        raise _to_user_error(path, error) from None
+        target = make_target_shape(path, first.size, is_grey=is_grey, options=options)
+        for path, header in headers.items():
+            check_source_size(path, header.size, target)
+    except UserError as error:
+        sizes = Counter(header.size for header in headers.values()).most_common()
+        common = ", ".join(f"{width}x{height} ({count:,})" for (width, height), count in sizes[:MAX_NAMED_FILES])
+        raise UserError(str(error), details=f"sizes: {common}{', …' * (len(sizes) > MAX_NAMED_FILES)}") from None
+    return target
 
 
-def _to_user_error(path: str, error: Exception) -> UserError:
-    return (
-        error if isinstance(error, UserError) else UserError(f"{path} is not a readable image: {format_error(error)}")
-    )
+def _find_undecodable(paths: Sequence[str], target: TargetShape) -> dict[str, UserError]:
+    """Decode every file and return the errors of those that cannot be decoded."""
+    tasks = (delayed(_try_to_decode)(path, target) for path in paths)
+    errors = Parallel(min(cpu_count(), MAX_WORKERS), backend="threading")(tasks)
+    return {path: error for path, error in zip(paths, errors, strict=True) if error is not None}
+
+
+def _try_to_decode(path: str, target: TargetShape) -> UserError | None:
+    try:
+        read_image(path, target)
+    except UnreadableImageError as error:
+        return error
+    except UserError:  # a wrong option, such as a low white level: reading the images reports it
+        return None
+    return None
+
+
+def _warn_about_range(paths: Sequence[str], white_level: int) -> None:
+    """Warn if some files of 16 bits, evenly chosen, use only the lowest quarter of the range."""
+    step = -(-len(paths) // MAX_RANGE_FILES)
+    maxima = []
+    for path in paths[::step] if paths else ():
+        with suppress(Exception):  # a damaged file is reported where the images are read
+            maxima.append(read_maximum(path))
+    if maxima and max(maxima) <= white_level / 4:
+        level = max(255, (1 << max(maxima).bit_length()) - 1)
+        values = f"16-bit files have values up to {max(maxima)} only, but {white_level} is white"
+        hint = f"give {option('white_level', level)} unless the images are meant to be dark"
+        warnings.warn(f"{values}; {hint}", stacklevel=3)
 
 
 def _raise_first(errors: Mapping[str, UserError]) -> None:
-    """Raise the error of the first file, if there is one, and name further files."""
+    """Raise the error of the first file, if there is one, name further files and how to leave them out."""
     if not errors:
         return
     first, *other_paths = errors
     more = f" (and {len(other_paths)} more: {format_names(other_paths, MAX_NAMED_FILES)})" if other_paths else ""
-    raise UserError(f"{errors[first]}{more}")
+    is_unreadable = isinstance(errors[first], UnreadableImageError)
+    hint = f"; leave out unreadable files with {option('skip_bad', True)}"
+    hint = hint if is_unreadable and has_option("skip_bad") else ""
+    raise type(errors[first])(f"{errors[first]}{more}{hint}")
 
 
 @contextmanager
@@ -162,41 +228,3 @@ def _decode_group_in_process(
 ) -> dict[str, UserError]:
     with filter_pillow_warnings():
         return _decode_group(paths, target, out, start)
-
-
-def read_image(path: str, target: TargetShape) -> Pixels:
-    """Return one image file as (C, S, S)."""
-    try:
-        with Image.open(path, formats=FORMATS) as image:
-            if target.resize:
-                # A JPEG can be decoded at a half, quarter or eighth of its size. This takes half the time and changes
-                # pixels by less than half a grey level.
-                image.draft(None, (2 * target.size, 2 * target.size))
-            return fit_image(image, target, path)
-    except Exception as error:  # the exceptions that Pillow raises for a broken file depend on the format
-        raise _to_user_error(path, error) from None
-
-
-def fit_image(image: Image.Image, target: TargetShape, name: str) -> Pixels:
-    """Return an image as (C, S, S): its central square, resized with antialiasing, in the target's channels."""
-    if not target.resize and image.size != (target.size, target.size):
-        size, first_size = f"{image.width}x{image.height}", f"{target.size}x{target.size}"
-        raise UserError(f"{name} is {size}, but the first image is {first_size}: give a size (--size) to resize all to")
-    image = _to_eight_bits(image, name)
-    if image.mode == "P" or "transparency" in image.info:
-        image = image.convert("RGBA")  # converting a transparent palette directly gives wrong colours and a warning
-    image = image.convert("L" if target.channels == 1 else "RGB")
-    if target.resize:
-        # Crop and resize in one step: resizing first would turn a 1x100000 image into a long strip.
-        image = ImageOps.fit(image, (target.size, target.size), Image.Resampling.BICUBIC)
-    pixels: Pixels = np.asarray(image)
-    return pixels[None] if target.channels == 1 else pixels.transpose(2, 0, 1)
-
-
-def _to_eight_bits(image: Image.Image, name: str) -> Image.Image:
-    if not image.mode.startswith(("I", "F")):
-        return image
-    values = np.asarray(image)
-    if image.mode == "F" or values.min() < 0 or values.max() > 65535:
-        raise UserError(f"{name} must have pixels of 8 or 16 bits, but its mode is {image.mode!r}")
-    return Image.fromarray(np.rint(values / 257).astype(np.uint8))

@@ -5,14 +5,15 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from condenset.data.file_scan import FileScan
 from condenset.data.image_data import ImageData, Splits, check_channel_stats
-from condenset.errors import UserError
+from condenset.errors import UserError, check
 from condenset.io.progress import show_progress
 
 Pixels = NDArray[np.uint8]
@@ -20,8 +21,6 @@ Labels = NDArray[np.int64]
 Rows = NDArray[np.int64]
 
 BLOCK_BYTES = 32 << 20
-TEST_PERIOD = 5  # without a test split, every fifth image of a class is a test image
-HELD_OUT_NOTE = "every fifth image of a class is held out for the test"
 
 
 @dataclass(frozen=True)
@@ -31,12 +30,33 @@ class LazySplit:
     Attributes:
         shape: (N, C, H, W).
         labels: (N,), ascending.
-        fill: `fill(out, start)` writes the images start..start+len(out) into `out`.
+        fill: `fill(out, rows)` writes the images at the positions `rows` into `out`.
     """
 
     shape: tuple[int, int, int, int]
     labels: Labels
-    fill: Callable[[Pixels, int], None]
+    fill: Callable[[Pixels, Rows], None]
+
+    def select(self, rows: Rows, labels: Labels | None = None) -> LazySplit:
+        """Return the images at these positions, with other labels if they are given."""
+
+        def fill(out: Pixels, positions: Rows) -> None:
+            self.fill(out, rows[positions])
+
+        return LazySplit((len(rows), *self.shape[1:]), self.labels[rows] if labels is None else labels, fill)
+
+    def to_rgb(self) -> LazySplit:
+        """Return the images with three channels; grey images have three equal ones."""
+        count, channels, height, width = self.shape
+        if channels == 3:
+            return self
+
+        def fill(out: Pixels, rows: Rows) -> None:
+            grey = np.empty((len(out), 1, height, width), np.uint8)
+            self.fill(grey, rows)
+            out[...] = grey
+
+        return LazySplit((count, 3, height, width), self.labels, fill)
 
 
 @dataclass(frozen=True)
@@ -44,31 +64,46 @@ class LazyDataset:
     """A training and a test split that have not been read yet.
 
     Attributes:
-        train, test: The splits.
+        train: The training split.
+        test: The test split. None: the dataset has none.
         class_names: K names.
         source: Where the images come from, as text.
         mean, std: Normalisation constants per channel; measured on the training images if None.
         allow_hflip: Allow horizontal flips. False for text and digits.
+        scan: What its image files contain; empty for other datasets.
 
     Raises:
-        UserError: A label is out of range, a class has no images, or the splits differ in image shape.
+        UserError: There is only one class, a label is out of range, a class has no images, or the splits differ in
+            image shape.
     """
 
     train: LazySplit
-    test: LazySplit
+    test: LazySplit | None
     class_names: tuple[str, ...]
     source: str
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
     allow_hflip: bool = True
+    scan: FileScan = field(default_factory=FileScan)
 
     def __post_init__(self) -> None:
-        for name, split in (("train", self.train), ("test", self.test)):
-            check_labels(split.labels, self.class_names, f"{self.source}: the {name} split")
+        check_num_classes(self.class_names, self.source)
+        _, channels, height, width = self.train.shape
+        is_square = height == width and channels in (1, 3)
+        check(is_square, f"{self.source}: images must be square, with 1 or 3 channels", f"{channels}x{height}x{width}")
+        check_labels(self.train.labels, self.class_names, f"{self.source}: the train split")
+        if self.test is None:
+            return
+        check_labels(self.test.labels, self.class_names, f"{self.source}: the test split")
         if self.train.shape[1:] != self.test.shape[1:]:
             shapes = (f"{c}x{h}x{w}" for c, h, w in (self.train.shape[1:], self.test.shape[1:]))
             rule = "train and test images must have the same shape"
             raise UserError(f"{self.source}: {rule}, but got {' and '.join(shapes)}")
+
+    @property
+    def splits(self) -> dict[str, LazySplit]:
+        """The splits that exist, by name."""
+        return {"train": self.train} | ({"test": self.test} if self.test else {})
 
 
 class PixelStats:
@@ -104,6 +139,17 @@ def measure_pixels(images: torch.Tensor) -> tuple[tuple[float, ...], tuple[float
     return stats.result()
 
 
+def check_num_classes(class_names: Sequence[str], owner: str) -> None:
+    """Check that there are at least two classes.
+
+    Args:
+        class_names: K names.
+        owner: What the classes belong to, for error messages.
+    """
+    if len(class_names) == 1:
+        raise UserError(f"{owner} has one class, {class_names[0]!r}: there is nothing to classify; add another class")
+
+
 def check_labels(labels: Labels, class_names: Sequence[str], owner: str) -> None:
     """Check that labels are class indices and that every class has an image.
 
@@ -135,26 +181,11 @@ def make_lazy_split(images: Pixels, labels: Labels, rows: Rows | None = None) ->
     selected = np.arange(len(labels)) if rows is None else rows
     order = selected[np.argsort(labels[selected], kind="stable")]
 
-    def fill(out: Pixels, start: int) -> None:
-        out[...] = images[order[start : start + len(out)]]
+    def fill(out: Pixels, positions: Rows) -> None:
+        out[...] = images[order[positions]]
 
     _, channels, height, width = images.shape
     return LazySplit((len(order), channels, height, width), labels[order], fill)
-
-
-def hold_out(labels: Labels, class_names: Sequence[str], owner: str) -> tuple[Rows, Rows]:
-    """Return (train, test) rows. The first image of each class, and every fifth after it, is a test image."""
-    check_labels(labels, class_names, owner)
-    order = np.argsort(labels, kind="stable")
-    counts = np.bincount(labels, minlength=len(class_names))
-    if counts.min() < 2:
-        name = class_names[int(counts.argmin())]
-        raise UserError(
-            f"{owner}: class {name!r} has one image, so none can be held out for the test; add a test split"
-        )
-    rank = np.arange(len(labels)) - np.repeat(np.cumsum(counts) - counts, counts)
-    is_test = rank % TEST_PERIOD == 0
-    return np.sort(order[~is_test]), np.sort(order[is_test])
 
 
 def images_per_block(shape: Sequence[int]) -> int:
@@ -172,7 +203,7 @@ def iter_blocks(
         for start in range(0, num_images, block_size):
             stop = min(start + block_size, num_images)
             block = buffer[: stop - start] if out is None else out[start:stop]
-            split.fill(block, start)
+            split.fill(block, np.arange(start, stop))
             advance(stop - start)
             yield block
 
@@ -218,7 +249,7 @@ def make_image_data(
 
 
 def read_splits(dataset: LazyDataset, name: str, *, verbose: bool = True) -> Splits:
-    """Read both splits into memory. Both have the mean and std of the training images."""
+    """Read the splits into memory. Both have the mean and std of the training images."""
     train = make_image_data(
         read_into_memory(dataset.train, f"reading {name}", verbose=verbose),
         dataset.train.labels,
@@ -229,6 +260,8 @@ def read_splits(dataset: LazyDataset, name: str, *, verbose: bool = True) -> Spl
         source=dataset.source,
         allow_hflip=dataset.allow_hflip,
     )
+    if dataset.test is None:
+        return Splits(train=train, test=None)
     images = read_into_memory(dataset.test, f"reading {name} (test)", verbose=verbose)
     labels = torch.from_numpy(dataset.test.labels)
     return Splits(train=train, test=dataclasses.replace(train, images=images, labels=labels))

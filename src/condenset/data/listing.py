@@ -1,4 +1,4 @@
-"""List the datasets that can be loaded by name, and check their files."""
+"""List the datasets that can be loaded by name."""
 
 from __future__ import annotations
 
@@ -6,15 +6,11 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from condenset.data.image_data import Splits
-from condenset.data.lazy import PixelStats, iter_blocks
-from condenset.data.loading import check_complete, open_dataset, registered_name
-from condenset.data.memmap import list_memmaps, memmap_directory, read_memmap, to_lazy_dataset, verify_memmap
+from condenset.data.memmap import list_memmaps, memmap_directory, read_memmap
 from condenset.data.sources import DATASETS, DatasetSource, data_directory
 from condenset.errors import UserError
 
 PathLike = str | os.PathLike[str]
-MEAN_TOLERANCE = 0.02  # between the mean pixel of a dataset and its registered normalisation constant
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,74 +68,8 @@ def _imported_info(name: str, path: Path) -> DatasetInfo:
         title=splits.train.source,
         state="imported",
         num_train=len(splits.train),
-        num_test=len(splits.test),
+        num_test=len(splits.test) if splits.test else 0,
         num_classes=splits.train.num_classes,
         shape=tuple(splits.train.images.shape[1:]),
         path=path,
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class DatasetReport:
-    """The result of `check_dataset`.
-
-    Attributes:
-        mean, std: The normalisation constants that `load` uses.
-        measured_mean, measured_std: The mean and standard deviation of the training images.
-    """
-
-    name: str
-    num_train: int
-    num_test: int
-    num_classes: int
-    shape: tuple[int, ...]
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    measured_mean: tuple[float, ...]
-    measured_std: tuple[float, ...]
-    source: str
-
-    def __str__(self) -> str:
-        shape = "x".join(map(str, self.shape))
-        mean, std = (" ".join(f"{v:.4f}" for v in values) for values in (self.measured_mean, self.measured_std))
-        counts = f"{self.num_train:,} train and {self.num_test:,} test images of {shape}, {self.num_classes} classes"
-        return f"{self.name}: {counts}; pixel mean {mean}, std {std}"
-
-
-def check_dataset(
-    name_or_path: PathLike, *, data_dir: PathLike | None = None, size: int | None = None, verbose: bool = True
-) -> DatasetReport:
-    """Read every image of a dataset, block by block, and return a report; raise a UserError if anything is wrong."""
-    opened, name = open_dataset(name_or_path, data_directory(data_dir), size, verbose=verbose)
-    dataset = to_lazy_dataset(opened) if isinstance(opened, Splits) else opened
-    stats = PixelStats(dataset.train.shape[1])
-    for block in iter_blocks(dataset.train, f"checking {name}", verbose=verbose):
-        stats.add(block)
-    for _ in iter_blocks(dataset.test, f"checking {name} (test)", verbose=verbose):
-        pass
-    if isinstance(opened, Splits):
-        verify_memmap(opened)
-    mean, std = stats.result()
-    if registered := registered_name(name_or_path):
-        check_complete(dataset, registered)
-        _check_mean(registered, mean)
-    return DatasetReport(
-        name=name,
-        num_train=dataset.train.shape[0],
-        num_test=dataset.test.shape[0],
-        num_classes=len(dataset.class_names),
-        shape=dataset.train.shape[1:],
-        mean=dataset.mean or mean,
-        std=dataset.std or std,
-        measured_mean=mean,
-        measured_std=std,
-        source=dataset.source,
-    )
-
-
-def _check_mean(name: str, measured: tuple[float, ...]) -> None:
-    expected = DATASETS[name].mean
-    if expected and max(abs(a - b) for a, b in zip(expected, measured, strict=False)) > MEAN_TOLERANCE:
-        means = [" ".join(f"{value:.3f}" for value in values) for values in (expected, measured)]
-        hint = f"check that these are the files of {name}"
-        raise UserError(f"the pixels of {name} must have the mean {means[0]}, but got {means[1]}; {hint}")

@@ -21,7 +21,7 @@ from condenset.data.npy_files import read_npy_header
 from condenset.data.sources import find_registered_name
 from condenset.errors import UserError, check, format_error
 from condenset.io.directories import atomic_directory, restore_replaced, sync_directory, wrap_os_errors
-from condenset.io.files import require_file, write_file
+from condenset.io.files import open_file, write_file
 from condenset.io.metadata import read_json
 
 MEMMAP_FORMAT = 1  # version of the file format
@@ -64,12 +64,21 @@ def check_import_name(name: str) -> None:
 def to_lazy_dataset(splits: Splits) -> LazyDataset:
     """Return splits that are in memory, or memory-mapped, as a dataset that can be imported."""
     train, test = splits.train, splits.test
-    if test.class_names != train.class_names:
+    if test is not None and test.class_names != train.class_names:
         raise UserError("train and test must have the same class names")
-    train_split, test_split = (make_lazy_split(data.images.numpy(), data.labels.numpy()) for data in (train, test))
     return LazyDataset(
-        train_split, test_split, train.class_names, train.source, train.mean, train.std, train.allow_hflip
+        _to_lazy_split(train),
+        None if test is None else _to_lazy_split(test),
+        train.class_names,
+        train.source,
+        train.mean,
+        train.std,
+        train.allow_hflip,
     )
+
+
+def _to_lazy_split(data: ImageData) -> LazySplit:
+    return make_lazy_split(data.images.numpy(), data.labels.numpy())
 
 
 def write_memmap(dataset: LazyDataset, target: Path, *, overwrite: bool, verbose: bool = True) -> None:
@@ -79,7 +88,8 @@ def write_memmap(dataset: LazyDataset, target: Path, *, overwrite: bool, verbose
         directory.mkdir()
         description = f"importing {target.name}"
         stats = _write_images(dataset.train, directory / "train-images.npy", description, verbose)
-        _write_images(dataset.test, directory / "test-images.npy", f"{description} (test)", verbose)
+        if dataset.test is not None:
+            _write_images(dataset.test, directory / "test-images.npy", f"{description} (test)", verbose)
         mean, std = stats.result()
         metadata = {
             "format": MEMMAP_FORMAT,
@@ -90,12 +100,15 @@ def write_memmap(dataset: LazyDataset, target: Path, *, overwrite: bool, verbose
             "std": list(dataset.std or std),
             "allow_hflip": dataset.allow_hflip,
         }
-        for name, split in zip(SPLITS, (dataset.train, dataset.test), strict=True):
+        for name, split in dataset.splits.items():
             buffer = io.BytesIO()
             np.save(buffer, split.labels)
             write_file(directory / f"{name}-labels.npy", buffer.getvalue())
             metadata[name] = {"count": split.shape[0], "fingerprint": ""}
-        splits = {name: _read_split(directory, name, metadata) for name in SPLITS}
+        try:
+            splits = {name: _read_split(directory, name, metadata) for name in dataset.splits}
+        except UserError as error:
+            raise UserError(str(error).replace(str(directory), str(target))) from None
         for name, data in splits.items():
             metadata[name] = {"count": len(data), "fingerprint": data.fingerprint}
         write_file(directory / METADATA_FILE, json.dumps(metadata, indent=1).encode())
@@ -124,8 +137,7 @@ def read_memmap(directory: Path) -> Splits:
         _check_metadata(metadata)
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
-    train, test = (_read_split(directory, name, metadata) for name in SPLITS)
-    return Splits(train=train, test=test)
+    return Splits(**{name: _read_split(directory, name, metadata) for name in SPLITS if name in metadata})
 
 
 def _check_metadata(metadata: Any) -> None:
@@ -141,6 +153,8 @@ def _check_metadata(metadata: Any) -> None:
     for key in ("name", "source"):
         check(isinstance(metadata.get(key), str), f"{key} must be text", metadata.get(key))
     for key in SPLITS:
+        if key == "test" and key not in metadata:
+            continue
         split = metadata.get(key)
         check(isinstance(split, dict), f"{key} must be an object", split)
         assert isinstance(split, dict)
@@ -186,19 +200,20 @@ def _check_sorted_labels(labels: Labels, path: Path, class_names: tuple[str, ...
 
 def map_npy(path: Path, dtype: np.dtype[Any], dims: int) -> torch.Tensor:
     """Return a .npy file as a memory-mapped tensor; its header must agree with the size of the file."""
-    size = require_file(path)
-    try:
-        with path.open("rb") as file:
-            shape, file_dtype, offset = read_npy_header(file)
-        if file_dtype != dtype or len(shape) != dims or offset + math.prod(shape) * dtype.itemsize != size:
-            raise UserError(f"its header declares shape {shape} of {file_dtype}, which does not fit its {size} bytes")
-        check(0 not in shape, "an array must not be empty", shape)
+    with open_file(path) as file:
+        size = os.fstat(file.fileno()).st_size
         try:
-            array = np.memmap(path, dtype, "c", offset, shape)
-        except OSError:  # a private map counts towards the memory limit of the process
-            array = np.memmap(path, dtype, "r", offset, shape)
-    except (OSError, ValueError) as error:
-        raise UserError(f"cannot read {path}: {format_error(error)}") from None
+            shape, file_dtype, offset = read_npy_header(file)
+            if file_dtype != dtype or len(shape) != dims or offset + math.prod(shape) * dtype.itemsize != size:
+                content = f"shape {shape} of {file_dtype}, which does not fit its {size} bytes"
+                raise UserError(f"its header declares {content}")
+            check(0 not in shape, "an array must not be empty", shape)
+            try:
+                array = np.memmap(file, dtype, "c", offset, shape)
+            except OSError:  # a private map counts towards the memory limit of the process
+                array = np.memmap(file, dtype, "r", offset, shape)
+        except (OSError, ValueError) as error:
+            raise UserError(f"cannot read {path}: {format_error(error)}") from None
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return torch.from_numpy(array)
@@ -206,7 +221,9 @@ def map_npy(path: Path, dtype: np.dtype[Any], dims: int) -> torch.Tensor:
 
 def verify_memmap(splits: Splits) -> None:
     """Read every pixel of a memory-mapped dataset and compare it with the stored fingerprints."""
-    for name, data in zip(SPLITS, (splits.train, splits.test), strict=True):
+    for name, data in (("train", splits.train), ("test", splits.test)):
+        if data is None:
+            continue
         fingerprint = dataclasses.replace(data, stored_fingerprint="").fingerprint
         if fingerprint != data.stored_fingerprint:
             rule = f"must have the fingerprint {data.stored_fingerprint}, but got {fingerprint}"

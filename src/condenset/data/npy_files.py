@@ -12,28 +12,30 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from condenset.data.arrays import as_labels, as_pixels, to_text
-from condenset.data.lazy import HELD_OUT_NOTE, LazyDataset, hold_out, make_lazy_split
+from condenset.data.arrays import as_labels, as_pixels, fit_pixels, to_integers, to_text
+from condenset.data.lazy import LazyDataset, LazySplit, make_lazy_split
+from condenset.data.options import LoadOptions
 from condenset.errors import UserError, check, format_error
-from condenset.io.files import MAX_DEFLATE_RATIO, require_file
+from condenset.io.files import MAX_DEFLATE_RATIO, check_memory, open_file
 
 NPZ_KEYS = (("x_train", "y_train"), ("images", "labels"), ("x", "y"))
 
 
-def read_npz(path: Path) -> LazyDataset:
+def read_npz(path: Path, options: LoadOptions) -> LazyDataset:
     """Read x_train, y_train and optionally x_test, y_test (or images, labels; or x, y) of an .npz file."""
-    require_file(path)
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return _read_npz(archive, str(path))
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from None
-    # RuntimeError: an encrypted file. MemoryError: a size that matches the file but exceeds the memory.
-    except (OSError, EOFError, ValueError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
-        raise UserError(f"{path} is not a readable .npz file: {format_error(error)}") from None
+    with open_file(path) as file:
+        try:
+            with zipfile.ZipFile(file) as archive:
+                train, test, class_names = _read_npz(archive, options)
+        except UserError as error:
+            raise UserError(f"{path}: {error}") from None
+        # RuntimeError: an encrypted file. MemoryError: a size that matches the file but exceeds the memory.
+        except (OSError, EOFError, ValueError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
+            raise UserError(f"{path} is not a readable .npz file: {format_error(error)}") from None
+    return LazyDataset(train, test, class_names, str(path))
 
 
-def _read_npz(archive: zipfile.ZipFile, source: str) -> LazyDataset:
+def _read_npz(archive: zipfile.ZipFile, options: LoadOptions) -> tuple[LazySplit, LazySplit | None, tuple[str, ...]]:
     members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
     keys = next((pair for pair in NPZ_KEYS if set(pair) <= set(members)), None)
     if keys is None:
@@ -42,18 +44,20 @@ def _read_npz(archive: zipfile.ZipFile, source: str) -> LazyDataset:
     names = None
     if "class_names" in members:
         names = [to_text(name) for name in _read_member(archive, members["class_names"]).flat]
-    images = as_pixels(_read_member(archive, members[keys[0]]))
+    images = fit_pixels(as_pixels(_read_member(archive, members[keys[0]])), options)
     labels, class_names = as_labels(_read_member(archive, members[keys[1]]), names, len(images))
     test_keys = {"x_test", "y_test"} & set(members)
     check(len(test_keys) != 1, "x_test and y_test must both be given, or neither", sorted(test_keys))
-    if not test_keys:
-        train, test = hold_out(labels, class_names, "the file")
-        splits = make_lazy_split(images, labels, train), make_lazy_split(images, labels, test)
-        return LazyDataset(*splits, class_names, f"{source}; {HELD_OUT_NOTE}")
-    test_images = as_pixels(_read_member(archive, members["x_test"]))
-    test_labels, _ = as_labels(_read_member(archive, members["y_test"]), class_names, len(test_images))
-    splits = make_lazy_split(images, labels), make_lazy_split(test_images, test_labels)
-    return LazyDataset(*splits, class_names, source)
+    train, test = make_lazy_split(images, labels), None
+    if test_keys:
+        test_images = fit_pixels(as_pixels(_read_member(archive, members["x_test"])), options)
+        test_values = _read_member(archive, members["y_test"])
+        if names is None:  # numbers are class names then
+            test_values = to_integers(test_values)
+            test_values = test_values.astype(str) if test_values.dtype.kind in "iub" else test_values
+        test_labels, _ = as_labels(test_values, class_names, len(test_images))
+        test = make_lazy_split(test_images, test_labels)
+    return train, test, class_names
 
 
 def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> NDArray[Any]:
@@ -66,6 +70,7 @@ def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> NDArray[Any
     if header_bytes + math.prod(shape) * dtype.itemsize != info.file_size:
         content = f"its {info.file_size} bytes contain something else"
         raise UserError(f"the header of {info.filename} declares shape {shape} of {dtype}, but {content}")
+    check_memory(info.filename, info.file_size)
     with archive.open(info) as file:
         array: NDArray[Any] = npy.read_array(file, allow_pickle=False)
     return array

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from condenset.data.lazy import LazyDataset
+from condenset.data.options import LoadOptions
 from condenset.errors import check_choice, check_path_encoding
+from condenset.io.user_directories import expand_user, user_cache_directory
 from condenset.registry import Registry
 
 
@@ -43,8 +44,8 @@ class DatasetSource:
         title: One line for lists.
         num_classes, num_train, num_test: The numbers of classes, training images and test images.
         shape: (C, H, W) of its images.
-        read: Function `(directory, size) -> LazyDataset` that reads it. `size` is the image size that the user asks
-            for, or None.
+        read: Function `(directory, options) -> LazyDataset` that reads it. `options` is a `LoadOptions`; image files
+            are read with its `size`, and the test split is replaced or held out afterwards.
         mean, std: Normalisation constants for pixels in 0..1; measured on the training images if None.
         allow_hflip: Allow horizontal flips. False for text and digits.
         directories: Where its files may be, relative to the data directory; the first that has all of `files` is used.
@@ -59,7 +60,7 @@ class DatasetSource:
     num_train: int
     num_test: int
     shape: tuple[int, int, int]
-    read: Callable[[Path, int | None], LazyDataset]
+    read: Callable[[Path, LoadOptions], LazyDataset]
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
     allow_hflip: bool = True
@@ -134,17 +135,12 @@ def require_registered_name(name: str) -> str:
 
 
 def data_directory(data_dir: str | os.PathLike[str] | None = None) -> Path:
-    """Return `data_dir`, or else $CONDENSET_DATA, or else `condenset` in the user's cache directory."""
+    """Return `data_dir`, or else $CONDENSET_DATA, or else `condenset` in the user's cache directory.
+
+    Without a home directory that can be used, as in some containers, it is a temporary directory of the user.
+    """
     chosen = data_dir if data_dir is not None else os.environ.get("CONDENSET_DATA")
     if not chosen:
-        return _cache_directory() / "condenset"
+        return user_cache_directory() / "condenset"
     check_path_encoding(chosen)
-    return Path(os.path.expanduser(chosen))  # Path.expanduser raises for an unknown user
-
-
-def _cache_directory() -> Path:
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return expand_user(chosen)

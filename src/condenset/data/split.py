@@ -10,9 +10,11 @@ from torch import Tensor
 
 from condenset.data.image_data import ImageData, check_image_data
 from condenset.engine import rng
+from condenset.engine.defaults import torch_defaults
 from condenset.errors import UserError, check, check_int, is_number
 
 
+@torch_defaults()
 def train_val_split(data: ImageData, val_share: float = 0.1, *, seed: int = 0) -> tuple[ImageData, ImageData]:
     """Split images at random into a training and a validation part, class by class.
 

@@ -45,6 +45,11 @@ class ComputeDevice:
         return next(name for name, dtype in PRECISIONS.items() if dtype == self.dtype)
 
     @property
+    def threads(self) -> int | None:
+        """The number of threads that compute on a CPU; None for another device."""
+        return torch.get_num_threads() if self.device.type == "cpu" else None
+
+    @property
     def hardware(self) -> str:
         """The name of the device, for provenance."""
         if self.device.type == "cuda":

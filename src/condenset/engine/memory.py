@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import itertools
+import os
 import warnings
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -14,7 +16,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from condenset.engine.device import ComputeDevice
+from condenset.errors import UserError
 from condenset.io.bytesize import format_bytes
+from condenset.networks.building import build
 from condenset.networks.layers import Block
 
 GIB = 2**30
@@ -81,9 +85,7 @@ def estimate_memory(
     real_bytes = real_per_class * itemsize * ((features if images_per_pass else largest) + 4 * pixels)
     synthetic_bytes = synthetic_per_class * ((retained + 2 * largest) * itemsize + 24 * pixels)
     synthetic_bytes += real_per_class * features * itemsize
-    # Sampling the weights needs 8-byte integers; without kernels, several times.
-    bytes_per_parameter = 16 if compute.device.type == "cuda" else 64
-    weight_bytes = sum(parameter.numel() for parameter in network.parameters()) * bytes_per_parameter
+    weight_bytes = _weight_bytes(network, compute)
     pass_bytes = min(images_per_pass or 0, num_stored) * largest * itemsize
     fixed_bytes = num_stored * pixels + STATE_COPIES * 4 * num_learned * pixels + weight_bytes + pass_bytes
     return MemoryEstimate(fixed_bytes, max(real_bytes, synthetic_bytes + objective_bytes, 1))
@@ -154,6 +156,33 @@ def images_per_pass(network: nn.Module, compute: ComputeDevice, image_shape: tup
         return None
     layers = _layer_sizes(network, image_shape, custom_kernels=False)
     return max(1, CPU_CACHE_NUMBERS // max((sum(layer) for layer in layers), default=1))
+
+
+def check_network_fits(spec: str, compute: ComputeDevice, *, channels: int, size: int, num_classes: int) -> None:
+    """Check, without allocating it, that a network can be built and that its weights fit into the memory."""
+    with torch.device("meta"):
+        network = build(spec, channels=channels, size=size, num_classes=num_classes)
+    needed, total = _weight_bytes(network, compute), _total_memory(compute)
+    if total is not None and needed > total:
+        raise UserError(
+            f"the network {spec} needs about {format_bytes(needed)} for its weights, but the device has "
+            f"{format_bytes(total)}: choose a smaller network"
+        )
+
+
+def _weight_bytes(network: nn.Module, compute: ComputeDevice) -> int:
+    """Return the bytes for weights: sampling them needs 8-byte integers; without kernels, several times."""
+    bytes_per_parameter = 16 if compute.device.type == "cuda" else 64
+    return sum(parameter.numel() for parameter in network.parameters()) * bytes_per_parameter
+
+
+def _total_memory(compute: ComputeDevice) -> int | None:
+    """Return the bytes of memory of a device; None if the platform does not tell."""
+    if compute.device.type == "cuda":
+        return torch.cuda.mem_get_info(compute.device)[1]
+    with contextlib.suppress(AttributeError, ValueError, OSError):  # not on Windows
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return None
 
 
 def _target_bytes(compute: ComputeDevice) -> int:

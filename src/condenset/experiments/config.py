@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from condenset import __version__
-from condenset.config import make_config
-from condenset.errors import UserError, check, check_choice, check_int
+from condenset.config import MAX_NETWORKS, field_names, make_config
+from condenset.data.options import LoadOptions
+from condenset.engine.threads import check_threads
+from condenset.errors import UserError, check, check_choice, check_int, use_flags
 from condenset.experiments.registry import get_experiment, make_request
 from condenset.experiments.scales import SCALES
 from condenset.io.metadata import format_toml, read_toml
@@ -33,9 +35,10 @@ class ExperimentConfig:
         seed: Seed of all random streams.
         device: Device to compute on.
         precision: Precision of the computation.
+        threads: Number of CPU threads, which changes the last digits. None: the device is not a CPU.
         memory_limit: Bytes. None: what the device has.
-        size: Image size in pixels. None: that of the dataset.
         data_dir: Directory of the datasets. None: the default.
+        load_options: How the dataset is read. Its fields are keys of experiment.toml.
         fingerprint: Fingerprint of the training images. Empty: unknown.
         test_fingerprint: Fingerprint of the test images. Empty: unknown.
         methods: Methods and baselines to compare. Empty: those of the experiment.
@@ -53,9 +56,10 @@ class ExperimentConfig:
     seed: int = 0
     device: str = "cpu"
     precision: str = "float32"
+    threads: int | None = None
     memory_limit: int | None = None
-    size: int | None = None
     data_dir: str | None = None
+    load_options: LoadOptions = dataclasses.field(default_factory=LoadOptions)
     fingerprint: str = ""
     test_fingerprint: str = ""
     methods: tuple[str, ...] = ()
@@ -68,11 +72,12 @@ class ExperimentConfig:
 
     def __post_init__(self) -> None:
         check_choice("scale", self.scale, SCALES)
+        check_threads(self.threads)
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if field.name in LIST_FIELDS:
                 object.__setattr__(self, field.name, _check_list(field.name, value))
-            else:
+            elif field.name != "load_options":
                 _check_scalar(field, value)
 
     @property
@@ -82,7 +87,7 @@ class ExperimentConfig:
         protocol_fields = {"num_networks": self.num_networks, "epochs": self.epochs}
         experiment = get_experiment(self.experiment)
         if self.num_sets is not None:
-            check_int("num_sets", self.num_sets, 1)
+            check_int("num_sets", self.num_sets, 1, MAX_NETWORKS)
             check(experiment.repeats_sets, "this experiment cannot make several sets", self.num_sets)
         return make_request(
             experiment,
@@ -113,9 +118,12 @@ def _check_scalar(field: dataclasses.Field[Any], value: object) -> None:
 def config_to_toml(config: ExperimentConfig) -> str:
     """Return the content of experiment.toml."""
     header = f"# condenset {__version__}: 'condenset resume' with the directory of this file continues the experiment"
-    return "\n".join([header, *format_toml(dataclasses.asdict(config))]) + "\n"
+    fields = dataclasses.asdict(config)
+    del fields["load_options"]
+    return "\n".join([header, *format_toml(fields | config.load_options.changed_fields())]) + "\n"
 
 
+@use_flags(None)  # errors name fields as the file does
 def read_config(path: Path) -> ExperimentConfig:
     """Read experiment.toml.
 
@@ -126,7 +134,9 @@ def read_config(path: Path) -> ExperimentConfig:
     missing = [name for name in ("experiment", "dataset", "scale") if name not in fields]
     if missing:
         raise UserError(f"{path} is not an experiment of condenset: it has no {', '.join(missing)}")
+    load_fields = {name: fields.pop(name) for name in field_names(LoadOptions) & fields.keys()}
     try:
-        return make_config(ExperimentConfig, "a setting of an experiment", fields)
+        options = LoadOptions(**load_fields)
+        return make_config(ExperimentConfig, "a setting of an experiment", {**fields, "load_options": options})
     except UserError as error:
         raise UserError(f"{path}: {error}") from None

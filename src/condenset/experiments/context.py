@@ -130,6 +130,7 @@ class ExperimentContext:
         number = self._part_number(name)
         run.progress.job_label = f"{number}/{self.num_parts}" if self.num_parts else ""
         run.directory, run.job, run.previous_seconds = self.part_directory(name), name, 0.0
+        run.verify_identity()
         with wrap_os_errors(run.directory):
             run.directory.mkdir(parents=True, exist_ok=True)
         try:
@@ -185,16 +186,19 @@ class ExperimentContext:
             name: Name of the part.
             measure: Return the record, whose values must be JSON values.
             required: Fields that the record must have.
-            settings: What the record depends on. A part with other settings is measured again.
+            settings: What the record depends on, in addition to the settings of the experiment. A part with other
+                settings is measured again.
         """
         self._part_number(name)
-        path, settings = self.part_directory(name) / "record.json", json.loads(json.dumps(settings))
+        path = self.part_directory(name) / "record.json"
+        settings = json.loads(json.dumps(settings | {"experiment": self.run.settings_hash}))
         if not path.exists() or read_record(path).get("settings") != settings:
             with self.part(name) as run:
                 start = time.monotonic()
                 record = measure(run)
                 record.setdefault("seconds", round(time.monotonic() - start, 3))
                 record |= {**self.environment, "settings": settings}
+                run.verify_identity()
                 with wrap_os_errors(path):
                     write_file(path, json.dumps(record, indent=1).encode() + b"\n")
         return read_record(path, required)
@@ -261,7 +265,7 @@ class ExperimentContext:
         """
 
         def measure(run: RunContext) -> Record:
-            scores = score_set(train_set, test_set or self.splits.test, protocol, run, f"{name}: scoring")
+            scores = score_set(train_set, test_set or self.splits.require_test(), protocol, run, f"{name}: scoring")
             return {
                 "accuracies": list(scores.accuracies),
                 "accuracy_mean": scores.mean,

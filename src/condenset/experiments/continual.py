@@ -65,7 +65,7 @@ def _run_stream(context: ExperimentContext, method: str, ipc: int, steps: int, o
         with context.with_seed(seed):
             condensed = context.condense(name, method, memory.recipe(step_data), step_data)
             memory.store(condensed, step_data)
-            record = context.score(name, memory.set, protocol, memory.select_test(context.splits.test))
+            record = context.score(name, memory.set, protocol, memory.select_test(context.splits.require_test()))
         fields = {"method": method, "ipc": memory.ipc, "steps": steps, "order": order, "step": number}
         fields |= {"classes": list(condensed.class_names), "classes_seen": len(memory.class_names)}
         records.append({**fields, **condense_cost(condensed.provenance), **record})

@@ -23,6 +23,7 @@ from condenset.methods.coreset import NetworkCoresetRecipe
 from condenset.methods.reference_network import get_reference_network
 from condenset.pipeline.results import Record
 from condenset.report.charts import new_panels, wrap_text
+from condenset.report.fonts import displayable_names
 from condenset.report.grid import shorten_name
 from condenset.runs.context import RunContext
 from condenset.training.dataset import DeviceDataset
@@ -83,6 +84,7 @@ def _make_map(context: ExperimentContext, sets: Mapping[str, CondensedSet], path
         coordinates = dict(zip(features, tsne(torch.cat(list(features.values())), run.seed).split(sizes), strict=True))
     finally:
         run.progress.stop()
+    run.verify_identity()
     with wrap_os_errors(path):
         write_tensors(path, coordinates | {f"{name}.labels": part for name, part in labels.items()}, {})
     record: Record = {"real": sizes[0]}
@@ -151,7 +153,7 @@ def _draw(tensors: Mapping[str, Tensor], class_names: Sequence[str], methods: Se
     """Draw real images as points and synthetic images as stars, with one colour per class."""
     figure, panels = new_panels(len(methods), columns=3, size=(4.5 if len(methods) > 1 else 6.5, 4.5))
     for axes, method in zip(panels, methods, strict=True):
-        for number, class_name in enumerate(class_names):
+        for number, class_name in enumerate(displayable_names(class_names)):
             real, synthetic = (tensors[name][tensors[f"{name}.labels"] == number].numpy() for name in ("real", method))
             color, label = f"C{number}", _legend_label(class_name)
             # Thousands of points as a bitmap keep the SVG small.

@@ -112,7 +112,7 @@ def _rank(
     """Rank architectures; return `rows` from the best validation accuracy down, and the total `seconds`."""
 
     def measure(run: RunContext) -> Record:
-        other_sets = {"test": context.splits.test}
+        other_sets = {"test": context.splits.require_test()}
         ranking = rank_architectures(
             space, train_set, val, protocol, run, other_sets=other_sets, description=name.replace("-", " ")
         )

@@ -54,6 +54,7 @@ def run_experiment(
     )
     result = experiment.run(context)
     common_fields = {"experiment": name, "dataset": dataset, "scale": scale, "seed": run.seed, **context.environment}
+    run.verify_identity()
     write_results(directory / "results.json", [{**common_fields, **record} for record in result.records])
     with wrap_os_errors(directory):
         warning = "; its numbers mean nothing" if scale == "tiny" else ""

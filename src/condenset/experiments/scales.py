@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from condenset.augment import remove_unused_flip
 from condenset.config import field_names
 from condenset.data.image_data import ImageData
 from condenset.methods import METHODS, Recipe, make_recipe
@@ -44,10 +45,11 @@ def scaled_recipe(scale: str, method: str, ipc: int, data: ImageData, fields: Ma
         preset: int = recipe.iterations  # type: ignore[attr-defined]
         iterations: dict[str, Any] = {"iterations": min(entry.small_iterations(recipe), preset)}
         recipe = dataclasses.replace(recipe, **iterations)
-    return recipe
+    return remove_unused_flip(recipe, allow_hflip=data.allow_hflip)
 
 
 def scaled_protocol(scale: str, data: ImageData, fields: Mapping[str, Any], *, whole: bool = False) -> Protocol:
     """Return the evaluation protocol at a scale; `fields` override the scale."""
     scaled = {**PROTOCOL_FIELDS[scale], **(WHOLE_PROTOCOL_FIELDS[scale] if whole else {})}
-    return make_protocol(name=data.name, size=data.size, whole=whole, **{**scaled, **fields})
+    protocol = make_protocol(name=data.name, size=data.size, whole=whole, **{**scaled, **fields})
+    return remove_unused_flip(protocol, allow_hflip=data.allow_hflip)

@@ -5,32 +5,39 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
-from condenset import data
 from condenset.data.image_data import Splits
+from condenset.data.loading import load_splits
+from condenset.data.opening import absolute_dataset_path
 from condenset.engine.device import ComputeDevice
+from condenset.engine.threads import use_threads
 from condenset.errors import UserError
 from condenset.experiments.config import ExperimentConfig, config_to_toml, read_config
 from condenset.experiments.registry import get_experiment
 from condenset.experiments.runner import run_experiment
 from condenset.experiments.types import ExperimentResult
 from condenset.io.directories import lock_directory, wrap_os_errors
-from condenset.io.files import write_file
+from condenset.io.user_directories import expand_user
 from condenset.methods.matching.pool import NetworkPool
-from condenset.pipeline.datasets import absolute_dataset_path, reload_data
+from condenset.pipeline.datasets import reload_data, resolve_load_options
 from condenset.pipeline.request import RunRequest
 from condenset.runs.context import RunContext
 from condenset.runs.directory import (
     check_output_directory,
     claim_run_directory,
+    default_run_directory,
     remove_if_empty,
     remove_temporary_run_files,
 )
+from condenset.runs.identity import RunIdentity, create_run, open_run
+
+EXPERIMENT = "experiment.toml"
 
 ExperimentSession = Callable[[ExperimentConfig, RunContext], AbstractContextManager[None]]
 
@@ -57,6 +64,39 @@ def _no_session(config: ExperimentConfig, run: RunContext) -> AbstractContextMan
 def start_experiment(
     name: str,
     *,
+    out: Path | None = None,
+    overwrite: bool = False,
+    session: ExperimentSession = _no_session,
+    **arguments: Any,
+) -> FinishedExperiment:
+    """Start an experiment in a new directory. If it fails before its first part is done, the directory is removed.
+
+    Args:
+        name: Name of the experiment.
+        out: The directory. None: a new directory in `runs/`, named after the experiment and the dataset.
+        overwrite: Replace an earlier run in `out`.
+        session: Context manager around the experiment, for progress display and signals: `(config, run) -> context`.
+        arguments: Other arguments of `plan_experiment`.
+    """
+    config, splits = plan_experiment(name, out=out, overwrite=overwrite, **arguments)
+    with claim_run_directory(out, default_directory(config, splits), overwrite=overwrite) as directory:
+        identity = create_run(directory, EXPERIMENT, config_to_toml(config))
+        try:
+            return _run(config, splits, identity, session)
+        except UserError:
+            identity.verify()  # another run may have taken the place of this one
+            remove_if_empty(directory)
+            raise
+
+
+def default_directory(config: ExperimentConfig, splits: Splits) -> Path:
+    """Return the directory of an experiment if the user gives none."""
+    return default_run_directory(f"{config.experiment}-{splits.train.name}")
+
+
+def plan_experiment(
+    name: str,
+    *,
     scale: str,
     dataset: str | None = None,
     data_dir: Path | None = None,
@@ -64,27 +104,27 @@ def start_experiment(
     overwrite: bool = False,
     device: str | None = None,
     precision: str | None = None,
-    session: ExperimentSession = _no_session,
+    load_fields: Mapping[str, Any] = MappingProxyType({}),
     **fields: Any,
-) -> FinishedExperiment:
-    """Start an experiment in a new directory. If it fails before its first part is done, the directory is removed.
+) -> tuple[ExperimentConfig, Splits]:
+    """Load the dataset of an experiment, and return its settings and the images. Nothing is written.
 
     Args:
         name: Name of the experiment.
         scale: One of `SCALES`.
         dataset: Name or path of the dataset. None: that of the paper, and digits at the scale `tiny`.
         data_dir: Directory of the datasets.
-        out: The directory. None: a new directory in `runs/`, named after the experiment and the dataset.
+        out: The directory, which must be empty or contain a run to overwrite.
         overwrite: Replace an earlier run in `out`.
         device: Device to compute on. None: the best available.
         precision: Precision of the computation. None: the best available.
-        session: Context manager around the experiment, for progress display and signals: `(config, run) -> context`.
+        load_fields: Fields of `LoadOptions`. If there is no test split, a share of every class is held out.
         fields: Other fields of `ExperimentConfig`.
     """
     experiment = get_experiment(name)
     check_output_directory(out, overwrite=overwrite)  # before the data are loaded, which can take long
     compute = ComputeDevice.select(device, precision)
-    absolute_data_dir = str(data_dir.absolute()) if data_dir else None
+    absolute_data_dir = str(expand_user(data_dir).absolute()) if data_dir else None
     if dataset is not None:
         dataset = absolute_dataset_path(dataset, absolute_data_dir)
     config = ExperimentConfig(
@@ -93,49 +133,55 @@ def start_experiment(
         scale=scale,
         device=str(compute.device),
         precision=compute.precision,
+        threads=compute.threads,
         data_dir=absolute_data_dir,
+        load_options=resolve_load_options(load_fields),
         **fields | {"settings": tuple(map(_absolute_pool, fields.get("settings", ())))},
     )
     _check_pools(config.request, out)
-    splits = data.load(config.dataset, data_dir=config.data_dir, size=config.size)
-    train, test = splits.train.fingerprint, splits.test.fingerprint
-    config = dataclasses.replace(config, fingerprint=train, test_fingerprint=test)
-    with claim_run_directory(out, Path("runs") / f"{name}-{splits.train.name}", overwrite=overwrite) as directory:
-        with wrap_os_errors(directory):
-            write_file(directory / "experiment.toml", config_to_toml(config).encode())
-        try:
-            return _run(config, splits, directory, session)
-        except UserError:
-            remove_if_empty(directory)
-            raise
+    splits, options = load_splits(config.dataset, config.data_dir, config.load_options, needs_test=True)
+    train, test = splits.train.fingerprint, splits.require_test().fingerprint
+    return dataclasses.replace(config, load_options=options, fingerprint=train, test_fingerprint=test), splits
 
 
 def resume_experiment(
-    directory: Path, *, moved_to: str | None = None, session: ExperimentSession = _no_session, **changes: Any
+    directory: Path,
+    *,
+    moved_to: str | None = None,
+    test_moved_to: str | None = None,
+    session: ExperimentSession = _no_session,
+    **changes: Any,
 ) -> FinishedExperiment:
     """Continue an experiment. Finished parts are not repeated.
 
     Args:
         directory: The directory of the experiment.
         moved_to: Path of the dataset now, if it has moved.
+        test_moved_to: Path of the test images now, if they were given by their own path and have moved.
         session: As in `start_experiment`.
         changes: Settings that may change: `device`, `memory_limit`, `data_dir`.
     """
     if (data_dir := changes.get("data_dir")) is not None:
-        changes["data_dir"] = str(Path(data_dir).absolute())
+        changes["data_dir"] = str(expand_user(data_dir).absolute())
     with lock_directory(directory):
-        config = dataclasses.replace(read_config(directory / "experiment.toml"), **changes)
+        config = dataclasses.replace(read_config(directory / EXPERIMENT), **changes)
+        identity = open_run(directory, EXPERIMENT)
         get_experiment(config.experiment)
         with wrap_os_errors(directory):
             remove_temporary_run_files(directory)
         moved_to = absolute_dataset_path(moved_to, config.data_dir) if moved_to else None
-        return _run(config, reload_data(config, directory, moved_to), directory, session)
+        return _run(config, reload_data(config, directory, moved_to, test_moved_to), identity, session)
 
 
-def _run(config: ExperimentConfig, splits: Splits, directory: Path, session: ExperimentSession) -> FinishedExperiment:
-    compute = ComputeDevice.select(config.device, config.precision)
-    run = RunContext(seed=config.seed, compute=compute, directory=directory, memory_limit=config.memory_limit)
-    with session(config, run):
+def _run(
+    config: ExperimentConfig, splits: Splits, identity: RunIdentity, session: ExperimentSession
+) -> FinishedExperiment:
+    """Run an experiment with the number of CPU threads that it began with."""
+    directory, compute = identity.directory, ComputeDevice.select(config.device, config.precision)
+    run = RunContext(
+        seed=config.seed, compute=compute, directory=directory, identity=identity, memory_limit=config.memory_limit
+    )
+    with use_threads(compute.threads and config.threads), session(config, run):
         result = run_experiment(
             config.experiment,
             splits,
@@ -153,8 +199,7 @@ def _absolute_pool(setting: str) -> str:
     """Make the path in a setting `pool=PATH` absolute: the experiment may be resumed from another directory."""
     target, _, path = setting.partition("=")
     is_pool = target.strip().rpartition(".")[2] == "pool" and path.strip()
-    # os.path, because Path.expanduser raises for an unknown user.
-    return f"{target}={os.path.abspath(os.path.expanduser(path.strip()))}" if is_pool else setting
+    return f"{target}={os.path.abspath(expand_user(path.strip()))}" if is_pool else setting
 
 
 def _check_pools(request: RunRequest, out: Path | None) -> None:

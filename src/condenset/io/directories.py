@@ -15,7 +15,7 @@ from pathlib import Path
 from condenset.errors import UserError, check_path_encoding, format_error
 from condenset.io.locks import try_lock
 
-LEFTOVER_SECONDS = 24 * 3600  # other machines that share the disk may not see a lock, so wait this long
+LEFTOVER_SECONDS = 24 * 3600  # where the system has no locks, a leftover may belong to a process for this long
 
 
 @contextmanager
@@ -44,26 +44,45 @@ def is_empty(directory: Path) -> bool:
 def create_unique_directory(directory: Path) -> Path:
     """Create `directory`, or the first of `directory-2`, `directory-3`, … that does not exist."""
     check_path_encoding(directory)
-    number, path = 1, directory
     with wrap_os_errors(directory):
         while True:
-            try:
+            path = find_unique_directory(directory)
+            with contextlib.suppress(FileExistsError):  # created by another process since
                 path.mkdir(parents=True)
                 return path
-            except FileExistsError:
-                number += 1
-                path = directory.with_name(f"{directory.name}-{number}")
+
+
+def find_unique_directory(directory: Path) -> Path:
+    """Return `directory`, or the first of `directory-2`, `directory-3`, … that does not exist."""
+    number, path = 1, directory
+    while os.path.lexists(path):
+        number += 1
+        path = directory.with_name(f"{directory.name}-{number}")
+    return path
 
 
 @contextmanager
 def lock_directory(directory: Path) -> Iterator[None]:
-    """Lock a directory for the duration of the block; raise a UserError if another process holds the lock."""
+    """Lock a directory to write to it in the block.
+
+    Raises:
+        UserError: Another process holds the lock, or the directory contains a symbolic link.
+    """
     with contextlib.ExitStack() as stack:
         with wrap_os_errors(directory):
             has_lock = stack.enter_context(try_lock(directory))
         if has_lock is False:
             raise UserError(f"another process is using {directory}: wait until it ends, or stop it")
+        check_no_links(directory)
         yield
+
+
+def check_no_links(directory: Path) -> None:
+    """Raise a UserError if a directory contains a symbolic link, through which other files would be changed."""
+    for parent, directories, files in os.walk(directory):
+        for path in (os.path.join(parent, name) for name in (*directories, *files)):
+            if os.path.islink(path):
+                raise UserError(f"{directory} must not contain symbolic links, but got {path}: remove it")
 
 
 def find_temporary_files(directory: Path, names: Iterable[str]) -> list[Path]:
@@ -94,8 +113,7 @@ def atomic_directory(target: Path, *, overwrite: bool = False) -> Iterator[Path]
     with wrap_os_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(target)
-        workspace = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp"))
-    with try_lock(workspace):
+    with _create_workspace(target) as workspace:
         try:
             yield workspace
             with wrap_os_errors(target):
@@ -103,6 +121,19 @@ def atomic_directory(target: Path, *, overwrite: bool = False) -> Iterator[Path]
                 sync_directory(target.parent)
         finally:
             shutil.rmtree(workspace, ignore_errors=True)
+
+
+@contextmanager
+def _create_workspace(target: Path) -> Iterator[Path]:
+    """Create and lock a temporary directory. Another process may remove it as a leftover before it is locked."""
+    with contextlib.ExitStack() as stack:
+        has_workspace = False
+        while not has_workspace:
+            with wrap_os_errors(target):
+                workspace = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp"))
+            with suppress(FileNotFoundError):
+                has_workspace = stack.enter_context(try_lock(workspace)) is not False and workspace.exists()
+        yield workspace
 
 
 def _move_into_place(workspace: Path, target: Path, overwrite: bool) -> None:
@@ -133,12 +164,13 @@ def restore_replaced(parent: Path) -> None:
 
 
 def _remove_leftovers(target: Path) -> None:
-    """Remove old, unlocked temporary directories of this target, unless one contains the only copy."""
+    """Remove the temporary directories of this target that killed processes left, unless one has the only copy."""
     for workspace in target.parent.glob(f".{glob.escape(target.name)}.????????.tmp"):
         with suppress(OSError), try_lock(workspace) as has_lock:
             is_only_copy = (workspace / ".replaced").exists() and not target.exists()
             is_old = time.time() - workspace.stat().st_mtime > LEFTOVER_SECONDS
-            if has_lock and is_old and not workspace.is_symlink() and not is_only_copy:
+            is_leftover = has_lock or (has_lock is None and is_old)
+            if is_leftover and not workspace.is_symlink() and not is_only_copy:
                 shutil.rmtree(workspace, ignore_errors=True)
 
 

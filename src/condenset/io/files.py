@@ -1,21 +1,25 @@
-"""Write files completely or not at all; read tensor files without trusting them."""
+"""Write files completely or not at all; read files without trusting them: regular files of limited size only."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
+import stat
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from condenset.errors import UserError, format_error
+from condenset.io.bytesize import format_bytes
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+CHECKSUM = "checksum"  # key in the metadata of a .safetensors file
 MAX_DEFLATE_RATIO = 1032  # bytes that one byte of a gzip or zip file can expand to
 
 
@@ -24,21 +28,79 @@ def json_hash(value: object) -> str:
     return hashlib.blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
-def require_file(path: Path) -> int:
-    """Return the size of a regular file in bytes; raise a UserError for anything else, such as a pipe."""
-    if not path.is_file():
-        raise UserError(f"no such file: {path}")
-    return path.stat().st_size
+@contextlib.contextmanager
+def open_file(path: str | os.PathLike[str], max_bytes: int | None = None) -> Iterator[BinaryIO]:
+    """Open a regular file for reading. Pipes and devices, which could block or never end, are errors.
+
+    Args:
+        path: The file.
+        max_bytes: The largest size that the format allows. None: any size.
+
+    Raises:
+        UserError: The file does not exist, is not a regular file, is too large or cannot be opened.
+    """
+    try:
+        file = open(path, "rb", opener=_open_regular)  # noqa: SIM115
+    except FileNotFoundError:
+        raise UserError(f"no such file: {path}") from None
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        raise UserError(f"cannot read {path}: {format_error(error)}") from None
+    with file:
+        size = os.fstat(file.fileno()).st_size
+        if max_bytes is not None and size > max_bytes:
+            raise UserError(f"{path} must have at most {max_bytes} bytes, but got {size}")
+        yield file
 
 
-def write_file(path: str | os.PathLike[str], content: bytes) -> None:
-    """Write a file completely or not at all: write to a temporary name, sync, rename."""
+def open_for_append(path: Path) -> BinaryIO:
+    """Open a regular file for reading and appending, and create it if needed. Symbolic links are an OSError."""
+    return open(path, "ab+", opener=lambda name, flags: _open_regular(name, flags | getattr(os, "O_NOFOLLOW", 0)))
+
+
+def _open_regular(path: str, flags: int) -> int:
+    handle = os.open(path, flags | getattr(os, "O_NONBLOCK", 0), 0o666)  # opening a pipe would wait for a writer
+    mode = os.fstat(handle).st_mode
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # Python reports a directory
+        os.close(handle)
+        raise OSError(errno.EINVAL, "it is a pipe or a device, not a regular file")
+    return handle
+
+
+def read_file(path: str | os.PathLike[str], max_bytes: int) -> bytes:
+    """Return the content of a regular file of at most `max_bytes` bytes; raise a UserError for any other."""
+    with open_file(path, max_bytes) as file:
+        try:
+            return file.read(os.fstat(file.fileno()).st_size)  # a size is necessary: the file may grow
+        except OSError as error:
+            raise UserError(f"cannot read {path}: {format_error(error)}") from None
+
+
+def check_memory(path: str | os.PathLike[str], num_bytes: int) -> None:
+    """Raise a UserError if the content of a file exceeds the memory of this machine."""
+    memory = _physical_memory()
+    if num_bytes > memory:
+        sizes = f"needs {format_bytes(num_bytes)}, but this machine has {format_bytes(memory)}"
+        raise UserError(f"{path} {sizes} of memory: use a machine with more memory")
+
+
+def _physical_memory() -> int:
+    """Return the memory of this machine or container in bytes; a large number where the system does not say it."""
+    sizes = [1 << 62]
+    with contextlib.suppress(AttributeError, ValueError, OSError):
+        sizes.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    with contextlib.suppress(ValueError, OSError):  # ValueError: "max"
+        sizes.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    return min(size for size in sizes if size > 0)
+
+
+def write_file(path: str | os.PathLike[str], *parts: bytes | memoryview) -> None:
+    """Write the parts of a file completely or not at all: write to a temporary name, sync, rename."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(content)
+            file.writelines(parts)
             file.flush()
             os.fsync(file.fileno())
         umask = os.umask(0)
@@ -51,17 +113,48 @@ def write_file(path: str | os.PathLike[str], content: bytes) -> None:
 
 
 def write_tensors(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-    """Write a .safetensors file completely or not at all."""
+    """Write a .safetensors file completely or not at all. Its metadata get a checksum of tensors and metadata."""
     import safetensors.torch
 
     on_host = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    write_file(path, safetensors.torch.save(on_host, metadata=dict(metadata)))
+    checksum = _compute_checksum(on_host, metadata)
+    content = memoryview(safetensors.torch.save(on_host, metadata={**metadata, CHECKSUM: checksum}))
+    size = int.from_bytes(content[:8], "little")
+    header = json.loads(bytes(content[8 : 8 + size]))
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))  # safetensors writes it in random order
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # the tensors begin at a multiple of 8 bytes
+    write_file(path, len(text).to_bytes(8, "little"), text, content[8 + size :])
 
 
 def read_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Return the tensors and the metadata of a .safetensors file; sizes are checked before anything is allocated."""
+    """Return the tensors and the metadata of a file that `write_tensors` wrote.
+
+    Sizes are checked before anything is allocated. A file that does not match its checksum is a UserError.
+    """
+    with open_file(path) as stored:
+        check_memory(path, os.fstat(stored.fileno()).st_size)
     with _open_tensors(path) as file:
-        return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        metadata = dict(file.metadata() or {})
+    checksum = metadata.pop(CHECKSUM, None)
+    if checksum is None:
+        raise UserError(f"{path} has no checksum: it is damaged, or not a file of condenset")
+    if checksum != _compute_checksum(tensors, metadata):
+        raise UserError(f"{path} is damaged: its content does not match its checksum")
+    return tensors, metadata
+
+
+def _compute_checksum(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
+    """Return a hash of names, types, shapes and values of tensors on the host, and of the metadata."""
+    import torch
+
+    layout = {name: (str(tensor.dtype), list(tensor.shape)) for name, tensor in tensors.items()}
+    header = json.dumps([layout, dict(metadata)], sort_keys=True)
+    digest = hashlib.blake2b(header.encode(), digest_size=16)
+    for name in sorted(tensors):
+        digest.update(tensors[name].reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def read_rows(path: str | os.PathLike[str], name: str, rows: Sequence[int]) -> Tensor:
@@ -86,10 +179,10 @@ def _open_tensors(path: str | os.PathLike[str]) -> Iterator[Any]:
     """Open a .safetensors file; raise a UserError if it is not one."""
     import safetensors
 
-    if not Path(path).is_file():
-        raise UserError(f"no such file: {path}")
+    with open_file(path):
+        pass  # it is a regular file and can be read
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             yield file
-    except (safetensors.SafetensorError, RuntimeError, OverflowError) as error:
+    except (safetensors.SafetensorError, RuntimeError, OverflowError, OSError) as error:
         raise UserError(f"{path} is not a readable .safetensors file: {format_error(error)}") from None

@@ -9,15 +9,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from condenset.errors import UserError, check
+from condenset.errors import UserError
 from condenset.io.directories import wrap_os_errors
-from condenset.io.files import read_metadata, read_tensors, require_file
+from condenset.io.files import open_file, read_file, read_metadata, read_tensors
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-MAX_BYTES = 1 << 26  # of a JSON or TOML file; a thousand long class names need far less
-CONFIG_FILES = ("recipe.toml", "experiment.toml")  # one of them makes a directory a run directory
+MAX_BYTES = 1 << 26  # of a JSON file; a thousand long class names need far less
+MAX_TOML_BYTES = 1 << 22  # parsing takes about a second per MiB
+CONFIG_FILES = ("evaluation.toml", "experiment.toml", "recipe.toml")  # one of them makes a directory a run directory
 CONFIG_MARK = "# condenset "  # the beginning of the first line of a config file
 
 
@@ -36,7 +37,7 @@ def read_json(
         UserError: The file cannot be read, is not JSON, is too large, or `is_valid` returns False.
     """
     with _append_hint(hint):
-        content = _read_bytes(path)
+        content = read_file(path, MAX_BYTES)
     return _parse_json(content, path, description, hint, is_valid)
 
 
@@ -75,7 +76,7 @@ def _parse_json(text: str | bytes, path: Path, description: str, hint: str, is_v
 
 def read_toml(path: Path) -> dict[str, Any]:
     """Read a TOML file; raise a UserError if it cannot be read or is not TOML."""
-    content = _read_bytes(path)
+    content = read_file(path, MAX_TOML_BYTES)
     try:
         return tomllib.loads(content.decode("utf-8"))
     except (ValueError, RecursionError) as error:  # ValueError: TOML, UTF-8 or a number of thousands of digits
@@ -91,9 +92,13 @@ def format_toml(values: Mapping[str, Any]) -> list[str]:
 
 def holds_config(directory: Path) -> bool:
     """Return whether a directory contains a config file that condenset wrote; other programs use the names too."""
-    paths = [directory / name for name in CONFIG_FILES]
     with wrap_os_errors(directory, "read"):
-        return any(path.is_file() and path.read_bytes().startswith(CONFIG_MARK.encode()) for path in paths)
+        return any(_has_config_mark(path) for path in (directory / name for name in CONFIG_FILES) if path.is_file())
+
+
+def _has_config_mark(path: Path) -> bool:
+    with open_file(path) as file:
+        return file.read(len(CONFIG_MARK)) == CONFIG_MARK.encode()
 
 
 @contextmanager
@@ -103,10 +108,3 @@ def _append_hint(hint: str) -> Iterator[None]:
         yield
     except UserError as error:
         raise UserError(f"{error}; {hint}" if hint else str(error)) from None
-
-
-def _read_bytes(path: Path) -> bytes:
-    with wrap_os_errors(path, "read"):
-        size = require_file(path)
-        check(size <= MAX_BYTES, f"{path} must have at most {MAX_BYTES} bytes", size)
-        return path.read_bytes()

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from condenset.errors import escape_controls
 from condenset.io.bytesize import format_bytes
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class ProgressBar(NullProgress):
     """Show a bar with percentage, rate, note and time remaining; without a terminal print a line every 30 seconds.
 
     Only one task is shown at a time: a task that starts during another one, such as reading data, stays silent.
-    The display warns once per task if more than ten minutes remain.
+    The display warns once if a task needs more than ten minutes.
     """
 
     _active: ProgressBar | None = None  # shared by all instances
@@ -47,12 +48,13 @@ class ProgressBar(NullProgress):
         self.bar: Progress | None = None
         self.task: TaskID | None = None
         self.last_line = time.monotonic()
+        self.has_warned = False  # about more than ten minutes remaining
 
     def start(self, description: str, total: int | None, done: int = 0, *, unit: str = "") -> None:
         self.stop()
-        self.description, self.total, self.unit = f"{self.job_label} {description}".strip(), total, unit
+        self.description = escape_controls(f"{self.job_label} {description}".strip())  # it can contain a file name
+        self.total, self.unit = total, unit
         self.baseline: tuple[float, float] | None = None  # steps and time at the first update
-        self.has_warned = False
         if ProgressBar._active is None:
             ProgressBar._active = self
             if self.is_terminal:
@@ -60,10 +62,11 @@ class ProgressBar(NullProgress):
 
     def _start_bar(self, done: int) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+        from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn
 
         fields = [TextColumn(f"{{task.fields[{name}]}}", markup=False) for name in ("rate", "note", "remaining")]
         self.bar = Progress(
+            SpinnerColumn("line"),  # moves also while a step takes long
             TextColumn("{task.description}", markup=False),
             BarColumn(),
             TaskProgressColumn(),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from typing import Any
 
@@ -12,9 +11,11 @@ from torch import Tensor
 from condenset import __version__
 from condenset.data.class_store import ClassStore
 from condenset.data.condensed_set import CondensedSet
-from condenset.data.image_data import ImageData, denormalize
+from condenset.data.image_data import ImageData
+from condenset.data.ipc import MAX_NAMES, expand_ipc, format_ipc
+from condenset.data.transform import denormalize
 from condenset.engine import rng
-from condenset.errors import UserError
+from condenset.errors import UserError, has_option, option
 from condenset.methods.recipe import Recipe
 from condenset.methods.registry import method_of
 from condenset.runs.context import RunContext
@@ -25,15 +26,31 @@ NUM_LOSSES = 1024  # losses stored on the device until the loop reads them
 
 def images_per_class(data: ImageData, recipe: Recipe) -> list[int]:
     """Return the number of images of each class in the set; raise if a class is too small and `allow_fewer` is off."""
-    count, name = min(zip(data.class_counts, data.class_names, strict=True), key=lambda item: item[0])
-    if count == 0:
-        raise UserError(f"class {name!r} has no images")
-    if count < recipe.ipc and not recipe.allow_fewer:
+    ipcs = expand_ipc(recipe.ipc, data.num_classes)
+    classes = list(zip(data.class_counts, ipcs, data.class_names, strict=True))
+    for count, _, name in classes:
+        if count == 0:
+            raise UserError(f"class {name!r} has no images")
+    small = [(count, ipc, name) for count, ipc, name in classes if count < ipc]
+    if small and not recipe.allow_fewer:
+        share = f", or {option('ipc_share', 0.1)} for a share of each class" if has_option("ipc_share") else ""
         raise UserError(
-            f"ipc must be at most the size of every class, but got {recipe.ipc} and class {name!r} has only {count} "
-            "training images: give a smaller ipc, or --set allow_fewer=true (allow_fewer=True in Python) to use all"
+            f"ipc must be at most the size of every class, but got {_describe_small_classes(small)}: "
+            f"give a smaller ipc, or {option('allow_fewer', True)} to use all{share}"
         )
-    return [min(recipe.ipc, count) for count in data.class_counts]
+    return [min(count, ipc) for count, ipc, _ in classes]
+
+
+def _describe_small_classes(small: list[tuple[int, int, str]]) -> str:
+    """Describe the classes with too few images, given as (number of images, ipc, name); the smallest come first."""
+    ordered = sorted(small, key=lambda item: item[0])
+    ipcs = format_ipc([ipc for _, ipc, _ in small])
+    if len(ordered) == 1:
+        count, _, name = ordered[0]
+        return f"{ipcs} and class {name!r} has only {count} training {'image' if count == 1 else 'images'}"
+    names = ", ".join(f"{name!r} ({count})" for count, _, name in ordered[:MAX_NAMES])
+    more = ", …" if len(ordered) > MAX_NAMES else ""
+    return f"{ipcs} and {len(ordered)} classes have fewer training images, {names}{more}"
 
 
 def class_labels(counts: list[int]) -> Tensor:
@@ -122,7 +139,7 @@ def build_condensed_set(
 
 def _make_provenance(data: ImageData, recipe: Recipe, run: RunContext, seconds: float) -> dict[str, Any]:
     """Return how a set was made: method, settings, data, software and hardware."""
-    compute, fields, identity = run.compute, dataclasses.asdict(recipe), recipe.identity()
+    compute, fields, identity = run.compute, recipe.to_dict(), recipe.identity()
     return {
         "method": method_of(recipe).name,
         "recipe": fields,
@@ -130,6 +147,7 @@ def _make_provenance(data: ImageData, recipe: Recipe, run: RunContext, seconds: 
         "seed": run.seed,
         "dataset": data.name,
         "source": data.source,
+        **({"origin": dict(run.origin)} if run.origin else {}),
         "fingerprint": data.fingerprint,
         "allow_hflip": data.allow_hflip,
         "version": __version__,
@@ -137,6 +155,7 @@ def _make_provenance(data: ImageData, recipe: Recipe, run: RunContext, seconds: 
         "device": compute.device.type,
         "precision": compute.precision,
         "hardware": compute.hardware,
+        **({"threads": compute.threads} if compute.threads else {}),
         "torch": str(torch.__version__),
         "peak_memory_bytes": compute.peak_memory(),
     }

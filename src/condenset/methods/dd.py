@@ -19,9 +19,10 @@ from condenset.config import check_bool_fields, check_int_fields, check_positive
 from condenset.data.class_store import ClassStore
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
+from condenset.data.ipc import format_ipc
 from condenset.engine import rng
 from condenset.engine.memory import split_evenly
-from condenset.errors import check_choice
+from condenset.errors import check, check_choice
 from condenset.methods.common import (
     ADAM_BETAS,
     NUM_LOSSES,
@@ -42,9 +43,12 @@ from condenset.training.learned_steps import batch_schedule
 from condenset.training.protocol import DIGITS, DIGITS_NETWORK
 
 NUM_HALVINGS = 4  # of the learning rate, each after a fifth of the run, because the last iterate is the result
+MAX_STEP_SIZE = 100  # the exponential of a step size must be finite
+MAX_UNROLLED = 1000  # steps per epoch, and epochs; the memory grows with their product
 MAX_NORM_RATIO = 2.0  # largest gradient norm, relative to the norm expected from Adam's second moment
 
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]  # (weights_P, images, labels) -> loss
+AfterStep = Callable[[], None]
 Steps = Sequence[tuple[Tensor, Tensor]]  # indices of the images and step size of each training step
 
 
@@ -79,8 +83,9 @@ class DDRecipe(Recipe):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_learning_fields(self)
-        check_int_fields(self, 1, "steps", "epochs")
+        check_int_fields(self, 1, "steps", "epochs", maximum=MAX_UNROLLED)
         check_positive_fields(self, "step_size")
+        check(self.step_size <= MAX_STEP_SIZE, f"step_size must be at most {MAX_STEP_SIZE}", self.step_size)
         check_choice("init", self.init, INITS)
         check_bool_fields(self, "fixed_network")
 
@@ -90,7 +95,7 @@ def condense(data: ImageData, recipe: DDRecipe, run: RunContext) -> CondensedSet
     counts = images_per_class(data, recipe)
     run.compute.reset_peak_memory()
     problem = DatasetDistillation(data, recipe, run, counts)
-    description = f"dd, {recipe.ipc} per class"
+    description = f"dd, {format_ipc(recipe.ipc)} per class"
     seconds = run_loop(run, problem.state, recipe.iterations, problem.make_step, description)
     step_sizes = F.softplus(problem.raw_sizes_T)
     return build_condensed_set(problem.images_NCHW, problem.labels_N, data, recipe, run, seconds, step_sizes)
@@ -112,6 +117,7 @@ def differentiate_training(
     schedule: Sequence[Tensor],
     step_sizes_T: Tensor,
     real: tuple[Tensor, Tensor],
+    after_step: AfterStep = lambda: None,
 ) -> Gradients:
     """Train by gradient descent, and differentiate the loss on real images by the images and the step sizes.
 
@@ -128,18 +134,19 @@ def differentiate_training(
         schedule: Indices of the images of every step.
         step_sizes_T: Size of every step.
         real: Real images and labels.
+        after_step: Called after every step, forward, repeated or backward.
     """
     steps = list(zip(schedule, step_sizes_T.detach().unbind(), strict=True))
     segments = [steps[part] for part in split_evenly(len(steps), math.isqrt(len(steps)))]
     segment_starts = [weights_P.detach()]
     for segment in segments:
-        segment_starts.append(_train(loss, segment_starts[-1], images_NCHW, labels_N, segment)[-1])
+        segment_starts.append(_train(loss, segment_starts[-1], images_NCHW, labels_N, segment, after_step)[-1])
     weights = segment_starts.pop().requires_grad_()
     real_loss = loss(weights, *real)
     (adjoint,) = torch.autograd.grad(real_loss, weights)
     by_images, by_sizes = torch.zeros_like(images_NCHW), []
     for segment in reversed(segments):
-        trajectory = _train(loss, segment_starts.pop(), images_NCHW, labels_N, segment[:-1])
+        trajectory = _train(loss, segment_starts.pop(), images_NCHW, labels_N, segment[:-1], after_step)
         for index, size in reversed(segment):
             product, by_weights, by_batch = _differentiate_step(
                 loss, trajectory.pop(), images_NCHW[index], labels_N[index], adjoint
@@ -147,6 +154,7 @@ def differentiate_training(
             by_sizes.append(-product)
             by_images.index_add_(0, index, -size * by_batch)
             adjoint = adjoint - size * by_weights
+            after_step()
     return Gradients(real_loss.detach(), by_images, torch.stack(by_sizes[::-1]))
 
 
@@ -161,13 +169,16 @@ def _differentiate_step(
     return product.detach(), by_weights_P, by_images_NCHW
 
 
-def _train(loss: Loss, weights_P: Tensor, images_NCHW: Tensor, labels_N: Tensor, steps: Steps) -> list[Tensor]:
+def _train(
+    loss: Loss, weights_P: Tensor, images_NCHW: Tensor, labels_N: Tensor, steps: Steps, after_step: AfterStep
+) -> list[Tensor]:
     """Return the weights before each step, and those after the last."""
     trajectory = [weights_P]
     for index, size in steps:
         weights = trajectory[-1].requires_grad_()
         (gradient,) = torch.autograd.grad(loss(weights, images_NCHW[index], labels_N[index]), weights)
         trajectory.append(weights.detach() - size * gradient)
+        after_step()
     return trajectory
 
 
@@ -240,6 +251,7 @@ class DatasetDistillation:
             self.schedule,
             F.softplus(self.raw_sizes_T),
             (self.store.take_normalized(index_B), self.store.labels_N[index_B]),
+            after_step=lambda: self.run.check_stop(1 / (3 * len(self.schedule))),
         )
         lr = self.recipe.lr * 0.5 ** (self.clock * (NUM_HALVINGS + 1) // max(self.recipe.iterations, 1))
         by_raw_T = gradients.step_sizes_T * torch.sigmoid(self.raw_sizes_T)

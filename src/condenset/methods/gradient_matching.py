@@ -17,6 +17,7 @@ from condenset import augment, kernels, networks
 from condenset.data.class_store import ClassStore
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
+from condenset.data.ipc import format_ipc
 from condenset.engine import rng
 from condenset.engine.compile import compile_second_order, uses_custom_kernels
 from condenset.engine.cuda_graph import capture_step
@@ -68,7 +69,7 @@ def condense(data: ImageData, recipe: GradientMatchingRecipe, run: RunContext) -
     def result(seconds: float) -> CondensedSet:
         return build_condensed_set(problem.images_NCHW, problem.trainer.data.labels, data, recipe, run, seconds)
 
-    description = f"{method_of(recipe).name}, {recipe.ipc} per class"
+    description = f"{method_of(recipe).name}, {format_ipc(recipe.ipc)} per class"
     return result(run_loop(run, problem.state, recipe.image_steps, problem.make_step, description, result))
 
 
@@ -188,9 +189,13 @@ class GradientMatching:
                 if (number + 1) % outer_steps:  # the network is not used after its last match
                     first_epoch = self.clock * inner_epochs  # on the device, so that the host need not wait
                     for epoch in range(inner_epochs):
-                        self.trainer.train_epoch(self.keys["order"], first_epoch + epoch)
+                        self.trainer.train_epoch(self.keys["order"], first_epoch + epoch, self._check_stop)
 
         return step
+
+    def _check_stop(self) -> None:
+        """Stop if the user asked to, after a chunk of classes or a step of the network."""
+        self.run.check_stop(1 / (len(self.chunks) + self.recipe.loops[1] * self.trainer.steps_per_epoch))
 
     def sample_network(self, number: int = 0) -> None:
         """Sample a new network for step `number` and those that follow."""
@@ -216,6 +221,7 @@ class GradientMatching:
             velocity.mul_(self.recipe.momentum).add_(gradient)
             images.sub_(velocity, alpha=self.recipe.lr)
             total += loss
+            self._check_stop()
         record_loss(self.clock, self.losses, total)
 
     def gradient(self, images_NCHW: Tensor, chunk: Chunk) -> tuple[Tensor, Tensor]:

@@ -24,6 +24,7 @@ from condenset.config import check_positive_fields
 from condenset.data.class_store import ClassStore
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
+from condenset.data.ipc import format_ipc
 from condenset.engine import rng
 from condenset.engine.memory import images_per_pass
 from condenset.errors import check
@@ -82,7 +83,8 @@ def condense(data: ImageData, recipe: LDRecipe, run: RunContext) -> CondensedSet
     counts = images_per_class(data, recipe)
     run.compute.reset_peak_memory()
     problem = LabelDistillation(data, recipe, run, counts)
-    seconds = run_loop(run, problem.state, recipe.iterations, problem.make_step, f"ld, {recipe.ipc} per class")
+    description = f"ld, {format_ipc(recipe.ipc)} per class"
+    seconds = run_loop(run, problem.state, recipe.iterations, problem.make_step, description)
     labels_NK = soften_labels(problem.logits_NK, recipe.softness)
     return build_condensed_set(problem.images_NCHW, labels_NK, data, recipe, run, seconds)
 
@@ -187,8 +189,11 @@ class LabelDistillation:
     @torch.no_grad()
     def _embed(self, network: dict[str, Tensor], images_NCHW: Tensor) -> Tensor:
         """Return (N, F) features in float32."""
-        batches = images_NCHW.to(self.dtype).split(self.images_per_pass or len(images_NCHW))
-        return torch.cat([self.forward(network, batch).float() for batch in batches])
+        features, num_images = [], len(self.images_NCHW) + self.recipe.batch_size
+        for batch in images_NCHW.to(self.dtype).split(self.images_per_pass or len(images_NCHW)):
+            features.append(self.forward(network, batch).float())
+            self.run.check_stop(len(batch) / num_images)
+        return torch.cat(features)
 
 
 def presets(ipc: int, dataset: str, size: int) -> dict[str, Any]:

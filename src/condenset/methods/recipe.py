@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from condenset import augment
 from condenset.config import check_bool_fields, check_int_fields, check_momentum_field, check_positive_fields
-from condenset.errors import check_choice, check_int
+from condenset.data.ipc import check_ipc, mean_ipc
+from condenset.errors import check_choice
 
 INITS = ("real", "noise")
 TINY_NETWORK = "convnet(width=16, depth=2)"  # for runs of seconds
@@ -21,20 +23,27 @@ class Recipe:
     """Settings of a method, validated on construction; defaults are the paper's values.
 
     Attributes:
-        ipc: Images per class of the condensed set.
+        ipc: Images per class of the condensed set: one number for all classes, or one per class.
         allow_fewer: Use all images of a class that has fewer than `ipc`, instead of raising an error.
     """
 
-    ipc: int = 10
+    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {"init": INITS}  # valid values of fields that are names
+
+    ipc: int | tuple[int, ...] = 10
     allow_fewer: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "ipc", check_int("ipc (images per class)", self.ipc, 1))
+        object.__setattr__(self, "ipc", check_ipc(self.ipc))
         check_bool_fields(self, "allow_fewer")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the settings as a JSON file has them: a tuple is a list."""
+        fields = dataclasses.asdict(self)
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
 
     def identity(self) -> dict[str, Any]:
         """Return the settings that decide the result; a resumed run compares them with those it began with."""
-        return dataclasses.asdict(self)
+        return self.to_dict()
 
 
 def check_learning_fields(recipe: Recipe) -> None:
@@ -110,7 +119,7 @@ class GradientMatchingRecipe(MatchingRecipe):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive_fields(self, "network_lr")
-        for name, default in default_loops(self.ipc).items():
+        for name, default in default_loops(mean_ipc(self.ipc)).items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, default)  # so that the record has the number
         check_int_fields(self, 1, "outer_steps")

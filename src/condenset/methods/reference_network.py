@@ -75,6 +75,7 @@ def _load_or_train(
     else:
         tensors, seconds = _train(data, protocol, run, metadata)
         if path:
+            run.verify_identity()
             with wrap_os_errors(path):
                 write_tensors(path, tensors, {"network": json.dumps(metadata | {"seconds": seconds})})
             run.delete_checkpoint()  # of the training

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from condenset.config import make_config
+from condenset.config import describe_fields, make_config
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
+from condenset.data.ipc import Ipc, check_ipc, mean_ipc
 from condenset.errors import UserError
 from condenset.methods.recipe import Recipe
 from condenset.registry import Registry
@@ -45,12 +45,15 @@ class Method:
         condense: Make the set: `(data, recipe, run) -> CondensedSet`.
         summary: One line for lists and docs.
         presets: Fields for a dataset: `(ipc, dataset name, image size) -> fields`. They replace the recipe's defaults.
+            If the classes differ in their number of images, `ipc` is the mean, rounded.
         ipc_defaults: Fields whose default depends on the number of images per class: `ipc -> fields`.
         tiny: Fields for a run of seconds, used by tests and by experiments at the scale `tiny`.
         small_iterations: Iterations at the experiment scale `small`: `recipe -> int`.
         check: Raise a `UserError` before the run if it cannot succeed: `(data, recipe, compute, memory_limit)`.
         condense_sizes: Make sets of several sizes at once: `(data, recipes, run) -> sets`.
         can_share: Return whether `condense_sizes` can make the sets of two recipes at once: `(recipe, other) -> bool`.
+        estimate_memory: Return the bytes that condensing needs: `(data, recipe, compute, memory_limit) -> int`. None:
+            unknown.
         num_that_fit: Return how many of the recipes, counted from the first, fit the memory at once:
             `(data, recipes, run) -> int`.
         is_coreset: Whether the method selects real images instead of learning synthetic ones.
@@ -71,6 +74,7 @@ class Method:
     condense_sizes: Callable[[ImageData, Sequence[Any], RunContext], list[CondensedSet]] | None = None
     can_share: Callable[[Any, Any], bool] = lambda recipe, other: False
     num_that_fit: Callable[[ImageData, Sequence[Any], RunContext], int] = lambda data, recipes, run: 1
+    estimate_memory: Callable[[ImageData, Any, ComputeDevice, int | None], int] | None = None
     is_coreset: bool = False
     has_soft_labels: bool = False
     supports_snapshots: bool = False
@@ -133,26 +137,29 @@ def method_of(recipe: Recipe) -> Method:
     raise UserError(f"no registered method has recipes of the class {type(recipe).__name__}")
 
 
-def make_recipe(method: str, *, ipc: int, name: str, size: int, **fields: Any) -> Recipe:
+def make_recipe(method: str, *, ipc: Ipc, name: str, size: int, **fields: Any) -> Recipe:
     """Build a recipe: the defaults of the method, its presets for the dataset, then these fields.
 
     Args:
         method: Name of the method.
-        ipc: Images per class.
+        ipc: Images per class: one number, or one per class. Presets depend on the mean.
         name: Name of the dataset, which presets depend on.
         size: Image size in pixels.
         fields: Fields of the recipe. They override the presets.
     """
     entry = METHODS.lookup(method)
-    checked = Recipe(ipc=ipc).ipc  # presets depend on it
-    presets = {**entry.ipc_defaults(checked), **entry.presets(checked, name, size)}
+    mean = mean_ipc(check_ipc(ipc))
+    presets = {**entry.ipc_defaults(mean), **entry.presets(mean, name, size)}
     return make_config(entry.recipe, f"an option of {method}", {"ipc": ipc, **presets, **fields})
 
 
-def describe_methods() -> list[tuple[str, str, str]]:
-    """Return name, summary and options with defaults of every method."""
-    rows = []
-    for name, method in METHODS.items():
-        options = [item for item in dataclasses.fields(method.recipe) if item.name not in ("ipc", "allow_fewer")]
-        rows.append((name, method.summary, ", ".join(f"{item.name}={item.default!r}" for item in options)))
-    return rows
+def describe_methods() -> list[dict[str, Any]]:
+    """Return name, description and fields of every method; each field has name, type, default and description."""
+    return [
+        {
+            "name": name,
+            "description": method.summary,
+            "fields": describe_fields(method.recipe, method.recipe.choices),
+        }
+        for name, method in METHODS.items()
+    ]

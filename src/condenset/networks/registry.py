@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import nn
 
@@ -20,15 +20,9 @@ Architectures = Sequence[str | NetworkBuilder] | Mapping[str, str | NetworkBuild
 NETWORKS: Registry[Architecture] = Registry("network", Architecture, "condenset.networks")
 """Architectures by name."""
 
+RANK_HINT = "define it with `def`, or give cs.rank a mapping {name: builder}"
+
 _builders: dict[str, tuple[NetworkBuilder, Architecture]] = {}  # by spec, for the rest of the process
-
-
-class NetworkRow(NamedTuple):
-    """One row of `describe_networks`."""
-
-    name: str
-    options: str
-    description: str
 
 
 def register_network(architecture: Architecture) -> Architecture:
@@ -87,11 +81,15 @@ def check_network(network: object) -> None:
         raise UserError(f"{rule}, but got {describe_value(network)}")
 
 
-def builder_name(builder: NetworkBuilder) -> str:
-    """Return the `__name__` of a builder; refuse lambdas, partials and other objects without a name."""
+def builder_name(builder: NetworkBuilder, hint: str = "define it with `def`") -> str:
+    """Return the `__name__` of a builder; refuse lambdas, partials and other objects without a name.
+
+    Args:
+        builder: The builder.
+        hint: The way out in the error message.
+    """
     name = getattr(builder, "__name__", "")
     if not name or name == "<lambda>":
-        hint = "define it with `def`, or give cs.rank a mapping {name: builder}"
         raise UserError(f"a builder must have a name, but got {name or type(builder).__name__}: {hint}")
     return str(name)
 
@@ -126,7 +124,9 @@ def _name_list(architectures: Sequence[str | NetworkBuilder], size: int) -> dict
     builders: dict[str, NetworkBuilder] = {}
     specs: dict[str, str] = {}  # by canonical spec, which also removes repetitions
     for network in architectures:
-        spec = as_spec(network)
+        check_network(network)
+        name = None if isinstance(network, str) else builder_name(network, RANK_HINT)
+        spec = as_spec(network, name=name)
         if not isinstance(network, str) and builders.setdefault(spec, network) is not network:
             raise UserError(f"two builders are called {spec!r}: give a mapping {{name: builder, …}}")
         try:
@@ -144,6 +144,12 @@ def find_architecture(spec: str) -> tuple[Architecture, dict[str, Any]]:
     return (_builders[name][1] if name in _builders else NETWORKS.lookup(name)), options
 
 
+def is_known(spec: str) -> bool:
+    """Return whether a spec names a registered architecture or a builder of this process."""
+    name = spec.partition("(")[0].strip()
+    return spec in _builders or name in _builders or name in NETWORKS
+
+
 def canonical_spec(spec: str, *, size: int) -> str:
     """Return the spec with all options for images of size x size, as provenance records it."""
     architecture, options = find_architecture(spec)
@@ -157,18 +163,19 @@ def has_default_init(spec: str) -> bool:
     return find_architecture(spec)[0].default_init
 
 
-def describe_networks() -> list[NetworkRow]:
-    """Return a row per architecture: its options with their defaults for 32x32 images, and their choices."""
+def describe_networks() -> list[dict[str, Any]]:
+    """Return name, description and options of every architecture; defaults are those for 32x32 images."""
     return [
-        NetworkRow(
-            architecture.name,
-            ", ".join(_describe_option(name, option) for name, option in architecture.options.items()),
-            architecture.description,
-        )
+        {
+            "name": architecture.name,
+            "description": architecture.description,
+            "options": [_describe_option(name, option) for name, option in architecture.options.items()],
+        }
         for architecture in NETWORKS.values()
     ]
 
 
-def _describe_option(name: str, option: Option) -> str:
-    """Return the option as `norm='instance' [none, batch, …]`."""
-    return f"{name}={option.resolve(32)!r}" + (f" [{', '.join(option.choices)}]" if option.choices else "")
+def _describe_option(name: str, option: Option) -> dict[str, Any]:
+    default = option.resolve(32)
+    limits = {"choices": list(option.choices)} if option.choices else {"minimum": 1, "maximum": option.maximum}
+    return {"name": name, "type": type(default).__name__, "default": default, **limits}

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
+import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
 import torch
 
 from condenset import networks
+from condenset.augment import remove_unused_flip
 from condenset.data.condensed_set import CondensedSet, check_train_set
 from condenset.data.image_data import ImageData, check_image_data
+from condenset.data.ipc import resolve_ipc
+from condenset.data.lazy import check_num_classes
+from condenset.engine.defaults import torch_defaults
 from condenset.engine.device import ComputeDevice
-from condenset.errors import check
+from condenset.engine.memory import check_network_fits
+from condenset.errors import UserError, check, check_path
 from condenset.io.bytesize import parse_bytes
 from condenset.io.progress import make_progress
 from condenset.methods import Recipe, make_recipe, method_of
@@ -26,11 +34,13 @@ from condenset.training.protocol import Protocol
 from condenset.training.scores import Scores
 
 
+@torch_defaults()
 def condense(
     data: ImageData,
     method: str | Recipe = "dm",
     *,
-    ipc: int | None = None,
+    ipc: int | Sequence[int] | Mapping[str, int] | None = None,
+    ipc_share: float | None = None,
     seed: int = 0,
     device: str | torch.device | None = None,
     precision: str | None = None,
@@ -44,13 +54,16 @@ def condense(
     Args:
         data: The training images, such as `load("digits").train`.
         method: Name of a method (see `METHODS`), or a recipe with all its settings.
-        ipc: Images per class of the condensed set. Default: 10.
+        ipc: Images per class of the condensed set: a number, a list with one number per class, or a dict with the
+            numbers by class name. Default: 10.
+        ipc_share: In place of `ipc`: the share of the images of each class, such as 0.01. A class gets at least one.
         seed: The same seed gives the same set.
         device: "cpu", "cuda" or "mps". Default: the fastest one available.
         precision: "float32" or "bfloat16". Default: bfloat16 on GPUs that support it.
         memory_limit: Bytes, or text such as "4GiB". With a lower limit, fewer classes are processed at once. The
             result stays the same.
-        directory: Store checkpoints and the set here. Called again with the same arguments, `condense` continues.
+        directory: Store checkpoints and the set here. Called again with the same arguments, `condense` continues. It
+            computes with the number of CPU threads of the first call.
         verbose: Show progress.
         **options: Fields of the method's recipe, such as `iterations` and `lr` (`help(cs.DMRecipe)` for those of
             dm; `condenset methods` lists all). They replace the paper's settings for the dataset. `network` is a
@@ -69,31 +82,42 @@ def condense(
         >>> digits = cs.load("digits", verbose=False)
         >>> cs.condense(digits.train, "dm", ipc=1, iterations=5, device="cpu", verbose=False)
         CondensedSet(digits: 10 images of 1x8x8, 10 classes; dm, 1 per class)
+        >>> cs.condense(digits.train, "random", ipc_share=0.05, verbose=False)
+        CondensedSet(digits: 70 images of 1x8x8, 10 classes; random, 7 per class)
     """
     check_image_data("data", data)
+    check_num_classes(data.class_names, data.name)
     if isinstance(method, Recipe):
-        check(ipc is None and not options, "a recipe must come without other settings", sorted(options) or "ipc")
-        recipe = method
+        without_ipc = ipc is None and ipc_share is None
+        check(without_ipc and not options, "a recipe must come without other settings", sorted(options) or "ipc")
+        recipe = dataclasses.replace(method, ipc=resolve_ipc(data, method.ipc, allow_fewer=method.allow_fewer))
     else:
-        recipe = make_recipe(
-            method, ipc=10 if ipc is None else ipc, name=data.name, size=data.size, **_with_network_spec(options)
-        )
+        if ipc is not None and ipc_share is not None:
+            raise UserError("ipc and ipc_share exclude each other: give one of the two")
+        allow_fewer = options.get("allow_fewer") is True
+        numbers = resolve_ipc(data, Recipe.ipc if ipc is None else ipc, ipc_share, allow_fewer=allow_fewer)
+        recipe = make_recipe(method, ipc=numbers, name=data.name, size=data.size, **_with_network_spec(options))
+    recipe = remove_unused_flip(recipe, allow_hflip=data.allow_hflip)
     run = RunContext(
         seed=seed,
         compute=ComputeDevice.select(device, precision),
         memory_limit=None if memory_limit is None else parse_bytes(memory_limit),
         progress=make_progress(verbose),
     )
+    if network := getattr(recipe, "network", None):
+        check_network_fits(network, run.compute, channels=data.channels, size=data.size, num_classes=data.num_classes)
     entry = method_of(recipe)
     if directory is None:
         return entry.condense(data, recipe, run)
-    with open_work_directory(Path(directory)) as run.directory:
-        return load_or_condense(run.directory / "condensed.safetensors", entry.name, recipe, data, run)
+    check_path("directory", directory)
+    with open_work_directory(Path(directory), run):
+        return load_or_condense(Path(directory) / "condensed.safetensors", entry.name, recipe, data, run)
 
 
+@torch_defaults()
 def evaluate(
     train_set: CondensedSet | ImageData,
-    test_set: ImageData,
+    test_set: ImageData | None,
     protocol: Protocol | None = None,
     *,
     seed: int = 0,
@@ -107,12 +131,14 @@ def evaluate(
 
     Args:
         train_set: A condensed set, or a whole dataset for comparison.
-        test_set: The test images, such as `load("digits").test`.
+        test_set: The test images, such as `load("digits").test`. None, the test split of a dataset without one, raises
+            an error.
         protocol: How many networks are trained, and how. None: built from the keywords.
         seed: The same seed gives the same scores.
         device: "cpu", "cuda" or "mps". Default: the fastest one available.
         precision: "float32" or "bfloat16". Default: bfloat16 on GPUs that support it.
-        directory: Store finished networks here. Called again with the same arguments, `evaluate` continues.
+        directory: Store finished networks here. Called again with the same arguments, `evaluate` continues. It computes
+            with the number of CPU threads of the first call.
         verbose: Show progress.
         **options: Fields of the protocol (see `help(cs.Protocol)`). `network` is a spec, or a builder
             `(channels, size, num_classes) -> torch.nn.Module`. Default: the network that the set was condensed with.
@@ -133,6 +159,8 @@ def evaluate(
     """
     check_train_set(train_set)
     check_image_data("test_set", test_set, "test")
+    assert test_set is not None
+    check_num_classes(test_set.class_names, test_set.name)
     if protocol is None:
         protocol = protocol_for(train_set, test_set, **_with_network_spec(options))
     else:
@@ -143,9 +171,15 @@ def evaluate(
         compute=ComputeDevice.select(device, precision),
         progress=make_progress(verbose),
     )
+    if isinstance(train_set, CondensedSet) and test_set.fingerprint == train_set.provenance.get("fingerprint"):
+        warnings.warn(
+            "the test images contain images that the set was made from: its accuracy is too high; give other images",
+            stacklevel=3,
+        )
     if directory is None:
         return score_set(train_set, test_set, protocol, run)
-    with open_work_directory(Path(directory)) as run.directory:
+    check_path("directory", directory)
+    with open_work_directory(Path(directory), run):
         return score_set(train_set, test_set, protocol, run)
 
 

@@ -8,10 +8,9 @@ from typing import Any
 
 from condenset import __version__
 from condenset.config import field_names
-from condenset.errors import UserError, check_choice
+from condenset.data.options import LoadOptions
+from condenset.errors import UserError, check_choice, check_type, use_flags
 from condenset.io.bytesize import parse_bytes
-from condenset.io.directories import wrap_os_errors
-from condenset.io.files import write_file
 from condenset.io.metadata import CONFIG_MARK, format_toml, read_toml
 from condenset.methods import METHODS, make_recipe
 from condenset.pipeline.plan import WHOLE, Job, Plan
@@ -21,19 +20,13 @@ from condenset.training.protocol import make_protocol
 PROTOCOL_TABLES = ("protocol", "whole")
 
 
-def write_plan(path: Path, plan: Plan) -> None:
-    """Write a plan to a TOML file, atomically."""
-    with wrap_os_errors(path):
-        write_file(path, plan_to_toml(plan).encode())
-
-
 def plan_to_toml(plan: Plan) -> str:
     """Return the plan as TOML."""
     command = "run" if plan.protocol else "condense"
-    tables = ("jobs", *PROTOCOL_TABLES, "explicit")
+    tables = ("jobs", *PROTOCOL_TABLES, "explicit", "load_options")
     names = [item.name for item in dataclasses.fields(plan) if item.name not in tables]
     lines = [f"{CONFIG_MARK}{__version__}: repeat the run with 'condenset {command} --config THIS_FILE'"]
-    lines += format_toml({name: getattr(plan, name) for name in names})
+    lines += format_toml({name: getattr(plan, name) for name in names} | plan.load_options.changed_fields())
     for job in plan.condense_jobs:
         assert job.recipe is not None
         lines += ["", "[[jobs]]", *format_toml({"method": job.method, **dataclasses.asdict(job.recipe)})]
@@ -43,6 +36,7 @@ def plan_to_toml(plan: Plan) -> str:
     return "\n".join(lines) + "\n"
 
 
+@use_flags(None)  # errors name fields as the file does
 def read_plan(path: Path) -> Plan:
     """Read a plan from a TOML file.
 
@@ -60,14 +54,18 @@ def read_plan(path: Path) -> Plan:
 
 def _parse_plan(values: dict[str, Any]) -> Plan:
     """Build a plan from the values of a TOML file."""
-    names = [item.name for item in dataclasses.fields(Plan) if item.name != "explicit"]
+    load_names = field_names(LoadOptions)
+    names = [*(field_names(Plan) - {"explicit", "load_options"}), *load_names]
     for name in values:
-        check_choice("a key of the recipe", name, names)
-    settings = {name: value for name, value in values.items() if name not in ("jobs", *PROTOCOL_TABLES)}
+        check_choice("a key of the recipe", name, sorted(names))
+    tables = ("jobs", *PROTOCOL_TABLES)
+    settings = {name: value for name, value in values.items() if name not in tables and name not in load_names}
+    settings["load_options"] = LoadOptions(**{name: values[name] for name in load_names & values.keys()})
     if "memory_limit" in settings:
         settings["memory_limit"] = parse_bytes(settings["memory_limit"])
-    explicit = {table: dict(values[table]) for table in PROTOCOL_TABLES if table in values}
+    explicit = {table: values[table] for table in PROTOCOL_TABLES if table in values}
     for table, fields in explicit.items():
+        check_type(fields, dict, f"{table} must be a table")
         settings[table] = make_protocol(name="", size=0, whole=table == "whole", **fields)
     jobs = [_parse_job(dict(row)) for row in values["jobs"]]
     if "whole" in explicit:

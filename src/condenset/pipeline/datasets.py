@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
-from condenset import data
+from condenset.config import make_config
 from condenset.data.image_data import Splits
-from condenset.data.memmap import list_memmaps
-from condenset.data.sources import data_directory, find_registered_name
-from condenset.errors import UserError
+from condenset.data.loading import load_splits
+from condenset.data.opening import name_dataset
+from condenset.data.options import LoadOptions
+from condenset.data.sources import find_registered_name
+from condenset.errors import UserError, check
+from condenset.io.user_directories import expand_user
 
 
 class DatasetConfig(Protocol):
@@ -22,47 +26,70 @@ class DatasetConfig(Protocol):
     @property
     def data_dir(self) -> str | None: ...
     @property
-    def size(self) -> int | None: ...
+    def load_options(self) -> LoadOptions: ...
     @property
     def fingerprint(self) -> str: ...
     @property
     def test_fingerprint(self) -> str: ...
 
 
-def absolute_dataset_path(dataset: str, data_dir: str | None) -> str:
-    """Return the absolute path of a dataset, or the name unchanged if it is the name of a known dataset.
-
-    A run may be resumed from another working directory, so a relative path would not be found.
-    """
-    path = Path(os.path.expanduser(dataset))  # Path.expanduser raises for an unknown user
-    is_name = os.sep not in dataset and (
-        find_registered_name(dataset) or dataset in list_memmaps(data_directory(data_dir))
-    )
-    return dataset if is_name or not path.exists() else str(path.absolute())
+def resolve_load_options(fields: Mapping[str, Any]) -> LoadOptions:
+    """Return the options of a dataset, with an absolute path of the test images."""
+    options = make_config(LoadOptions, "an option of load", dict(fields))
+    if options.test is None:
+        return options
+    return dataclasses.replace(options, test=os.path.abspath(expand_user(options.test)))
 
 
-def reload_data(config: DatasetConfig, directory: Path, moved_to: str | None = None) -> Splits:
+def make_origin(config: DatasetConfig) -> dict[str, Any]:
+    """Return where the images of a run come from, for the provenance of its sets."""
+    data_dir = {"data_dir": config.data_dir} if config.data_dir else {}
+    return {"dataset": config.dataset, **data_dir, **config.load_options.changed_fields()}
+
+
+def is_same_dataset(dataset: str, other: str) -> bool:
+    """Return whether two names or paths mean the same dataset."""
+    names = [find_registered_name(text) if os.sep not in text else None for text in (dataset, other)]
+    if any(names):
+        return names[0] == names[1]
+    try:
+        return os.path.samefile(dataset, other)
+    except (OSError, ValueError):  # a missing path, or text from a damaged file that cannot be a path
+        return dataset == other
+
+
+def reload_data(
+    config: DatasetConfig, directory: Path, moved_to: str | None = None, test_moved_to: str | None = None
+) -> Splits:
     """Load the data that a run or an experiment began with.
 
     Args:
         config: The plan or the config of the experiment.
         directory: The run directory, for error messages.
         moved_to: Path of the dataset now, if it has moved.
+        test_moved_to: Path of the test images now, if they were given by their own path and have moved.
 
     Raises:
         UserError: The data are missing or have changed.
     """
+    options = config.load_options
+    if test_moved_to is not None:
+        check(options.test is not None, f"{directory} has no test images of their own path", test_moved_to)
+        options = resolve_load_options(options.changed_fields() | {"test": test_moved_to})
     try:
-        splits = data.load(moved_to or config.dataset, data_dir=config.data_dir, size=config.size)
+        splits = load_splits(moved_to or config.dataset, config.data_dir, options)[0]
     except UserError as error:
-        raise UserError(f"{error}; if the dataset has moved, give its path with --dataset or --data-dir") from None
+        flags = "--dataset or --data-dir" if options.test is None else "--dataset, --test or --data-dir"
+        hint = f"if the dataset has moved, give its path with {flags}"
+        raise UserError(f"{error}; {hint}", details=error.details) from None
     train_differs = splits.train.fingerprint != config.fingerprint
-    if train_differs or config.test_fingerprint not in ("", splits.test.fingerprint):
+    test_differs = config.test_fingerprint != "" and splits.require_test().fingerprint != config.test_fingerprint
+    if train_differs or test_differs:
         if moved_to:
             raise UserError(f"{moved_to} is not the dataset that {directory} began with")
         raise UserError(f"{config.dataset} has changed since {directory} began: start a new run")
     if not moved_to:
         return splits
-    name = Path(config.dataset).name.removesuffix(".npz")  # presets depend on the name
-    train, test = (dataclasses.replace(split, name=name) for split in (splits.train, splits.test))
-    return dataclasses.replace(splits, train=train, test=test)
+    name = name_dataset(Path(config.dataset))  # presets depend on the name
+    test = splits.test and dataclasses.replace(splits.test, name=name)
+    return Splits(train=dataclasses.replace(splits.train, name=name), test=test)

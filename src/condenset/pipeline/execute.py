@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData, Splits
 from condenset.errors import UserError
 from condenset.io.directories import wrap_os_errors
 from condenset.methods import METHODS, Method, Recipe
-from condenset.pipeline.plan import Job, Plan
+from condenset.pipeline.plan import Job, Plan, job_name
 from condenset.pipeline.results import Record, make_record, read_results, write_results
 from condenset.report.charts import save_comparison
 from condenset.report.grid import save_grid
@@ -26,11 +27,12 @@ def execute_plan(plan: Plan, splits: Splits, run: RunContext) -> list[Record]:
 
     With a run directory, the records are also written to results.json after every job.
     """
-    stored = read_results(run.directory)
-    records = {(record["method"], record["ipc"]): record for record in stored if "accuracy_mean" in record}
-    keys = [(job.method, job.ipc) for job in plan.jobs]
+    run.verify_identity()
+    stored = read_results(run.directory, run.settings_hash)
+    records = {job_name(record["method"], record["ipc"]): record for record in stored if "accuracy_mean" in record}
+    keys = [job.name for job in plan.jobs]
     for number, (key, job) in enumerate(zip(keys, plan.jobs, strict=True), start=1):
-        if key in records:
+        if key in records and _has_set(plan, job, splits.train, run):
             continue
         run.job = job.name
         run.progress.job_label = f"{number}/{len(keys)}" if len(keys) > 1 else ""
@@ -42,13 +44,15 @@ def execute_plan(plan: Plan, splits: Splits, run: RunContext) -> list[Record]:
             path, others = _set_paths(plan, job, run.directory)
             train_set = load_or_condense(path, job.method, job.recipe, splits.train, run, others)
             protocol, description = plan.protocol, f"{job.name}: scoring"
-        scores = score_set(train_set, splits.test, protocol, run, description) if protocol else None
+        scores = score_set(train_set, splits.require_test(), protocol, run, description) if protocol else None
         records[key] = make_record(plan.dataset, train_set, scores, run)
         finished = [records[key] for key in keys if key in records]
         if run.directory and finished != stored[: len(finished)]:  # do not drop later records
+            run.verify_identity()
             write_results(run.directory / "results.json", finished)
     if run.directory:
         run.delete_checkpoint()  # a kill may have left it after the last set was saved
+        run.verify_identity()
         _save_figures(plan, [records[key] for key in keys], splits.train.name, run.directory)
     return [records[key] for key in keys]
 
@@ -78,12 +82,13 @@ def load_or_condense(
     shared = dict(list(others.items())[: _num_shared(entry, data, [recipe, *others.values()], run)]) if others else {}
     for other_path, other in shared.items():
         _load_stored_set(other_path, other, data, run)  # fail now, not after hours, if the file is of another recipe
-    run.recipe, run.previous_seconds = _checkpoint_recipe(method, recipe, list(shared.values()), data), 0.0
+    run.recipe, run.previous_seconds = _checkpoint_recipe(method, recipe, list(shared.values()), data, run), 0.0
     if shared:
         assert entry.condense_sizes is not None
         condensed, *other_sets = entry.condense_sizes(data, [recipe, *shared.values()], run)
     else:
         condensed, other_sets = entry.condense(data, recipe, run), []
+    run.verify_identity()
     for other_path, other_set in zip(shared, other_sets, strict=True):
         if not other_path.exists():  # an existing file may have been scored; it equals this set up to rounding
             other_set.save(other_path)
@@ -102,13 +107,24 @@ def _load_stored_set(path: Path, recipe: Recipe, data: ImageData, run: RunContex
     except UserError as error:
         raise UserError(f"{error}; delete it to make the set again") from None
     provenance = condensed.provenance
-    stored_recipe = provenance.get("recipe_identity", provenance.get("recipe"))
-    stored = (stored_recipe, provenance.get("seed"), provenance.get("fingerprint"))
-    if stored != (recipe.identity(), run.seed, data.fingerprint):
-        raise UserError(
-            f"{path} belongs to another recipe, seed or dataset: move it elsewhere to condense the set again"
-        )
+    expected = _set_settings(recipe, data, run) | {"seed": run.seed}
+    stored = {**provenance, **provenance.get("recipe_identity", provenance.get("recipe", {}))}
+    if names := [name for name, value in expected.items() if stored.get(name) != value]:
+        recipe_text = f"another recipe (it differs in {', '.join(names)})"
+        raise UserError(f"{path} belongs to {recipe_text}: move it elsewhere to condense the set again")
     return condensed
+
+
+def _has_set(plan: Plan, job: Job, data: ImageData, run: RunContext) -> bool:
+    """Return whether the set of a job exists or none is needed; a damaged set is an error, also after the scoring."""
+    if job.recipe is None or run.directory is None:
+        return True
+    return _load_stored_set(plan.set_path(job, run.directory), job.recipe, data, run) is not None
+
+
+def _set_settings(recipe: Recipe, data: ImageData, run: RunContext) -> dict[str, Any]:
+    """Return the settings, except the seed, that decide a set."""
+    return {"fingerprint": data.fingerprint, "precision": run.compute.precision, **recipe.identity()}
 
 
 def _num_shared(entry: Method, data: ImageData, recipes: Sequence[Recipe], run: RunContext) -> int:
@@ -123,9 +139,11 @@ def _num_shared(entry: Method, data: ImageData, recipes: Sequence[Recipe], run: 
     return len(other_sizes) if isinstance(other_sizes, list) else 0
 
 
-def _checkpoint_recipe(method: str, recipe: Recipe, others: Sequence[Recipe], data: ImageData) -> dict[str, object]:
-    """Return the settings that a checkpoint must agree with."""
-    fields = {"method": method, "fingerprint": data.fingerprint, **recipe.identity()}
+def _checkpoint_recipe(
+    method: str, recipe: Recipe, others: Sequence[Recipe], data: ImageData, run: RunContext
+) -> dict[str, object]:
+    """Return the settings, except the seed, that a checkpoint must agree with."""
+    fields = {"method": method, **_set_settings(recipe, data, run)}
     differences = [
         {name: value for name, value in other.identity().items() if value != fields[name]} for other in others
     ]

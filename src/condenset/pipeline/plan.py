@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from condenset import networks
+from condenset.augment import remove_unused_flip
 from condenset.data.image_data import ImageData
+from condenset.data.ipc import Ipc, format_ipc, mean_ipc, resolve_ipc
+from condenset.data.options import LoadOptions
 from condenset.engine.device import ComputeDevice
+from condenset.engine.memory import check_network_fits
+from condenset.engine.threads import check_threads
 from condenset.errors import UserError, check, check_int
 from condenset.methods import METHODS, Recipe, make_recipe
 from condenset.methods.common import images_per_class
@@ -37,14 +39,19 @@ class Job:
     explicit: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     @property
-    def ipc(self) -> int | None:
+    def ipc(self) -> Ipc | None:
         """Images per class; None for the whole dataset."""
         return self.recipe.ipc if self.recipe else None
 
     @property
     def name(self) -> str:
         """The name of the job in events, checkpoints and file names, such as `dm-10`."""
-        return f"{self.method}-{self.ipc}" if self.recipe else self.method
+        return job_name(self.method, self.ipc)
+
+
+def job_name(method: str, ipc: object) -> str:
+    """Return METHOD-IPC, such as `dm-10`, or `dm-3to47` if the numbers differ by class; without ipc, the method."""
+    return method if ipc is None else f"{method}-{format_ipc(ipc, 'to')}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,9 +66,10 @@ class Plan:
         seed: Seed of all random streams.
         device: Device to compute on.
         precision: Precision of the computation.
+        threads: Number of CPU threads, which changes the last digits. None: the device is not a CPU, or unknown.
         memory_limit: Bytes. It does not change the result, but a resumed run respects it too.
-        size: Image size in pixels. None: that of the dataset.
         data_dir: Directory of the datasets. None: the default.
+        load_options: How the dataset is read. Its fields are keys of recipe.toml.
         fingerprint: Fingerprint of the training images. Empty: unknown.
         test_fingerprint: Fingerprint of the test images. Empty: unknown, or the sets are not scored.
         explicit: The tables `protocol` and `whole` as a config file states them, without presets.
@@ -74,9 +82,10 @@ class Plan:
     seed: int = 0
     device: str = "cpu"
     precision: str = "float32"
+    threads: int | None = None
     memory_limit: int | None = None
-    size: int | None = None
     data_dir: str | None = None
+    load_options: LoadOptions = field(default_factory=LoadOptions)
     fingerprint: str = ""
     test_fingerprint: str = ""
     explicit: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, compare=False)
@@ -86,10 +95,11 @@ class Plan:
             value = getattr(self, name)
             check(isinstance(value, str) or (name, value) == ("data_dir", None), f"{name} must be text", value)
         object.__setattr__(self, "seed", check_int("seed", self.seed))
+        check_threads(self.threads)
         check(bool(self.condense_jobs), "a run must have at least one job", list(self.jobs))
         names = [job.name for job in self.jobs]
         repeated = sorted({name for name in names if names.count(name) > 1})
-        check(not repeated, "jobs must differ in method or ipc", repeated)
+        check(not repeated, "jobs must have different names (METHOD-IPC)", repeated)
 
     @property
     def condense_jobs(self) -> list[Job]:
@@ -103,9 +113,8 @@ class Plan:
         return [other for other in same_method if METHODS[job.method].can_share(job.recipe, other.recipe)]
 
     def set_path(self, job: Job, directory: Path) -> Path:
-        """Return the file of a job's set: condensed.safetensors for the last set, in sets/ for the others."""
-        is_last = job == self.condense_jobs[-1]
-        return directory / "condensed.safetensors" if is_last else directory / "sets" / f"{job.name}.safetensors"
+        """Return the file of a job's set in a run directory."""
+        return directory / "sets" / f"{job.name}.safetensors"
 
 
 def make_plan(data: ImageData, request: RunRequest, base: Plan | None = None, **settings: Any) -> Plan:
@@ -122,12 +131,13 @@ def make_plan(data: ImageData, request: RunRequest, base: Plan | None = None, **
     """
     if base:
         _check_same_data(base, data, request, settings)
-    pairs = _method_ipc_pairs(request, base)
+    pairs = _method_ipc_pairs(data, request, base)
     request.check_fields([method for method, _ in pairs])
     jobs = []
     for method, ipc in pairs:
         fields = {**_config_fields(base, method, ipc), **request.fields_for(method), "ipc": ipc}
-        jobs.append(Job(method=method, recipe=make_recipe(method, name=data.name, size=data.size, **fields)))
+        recipe = make_recipe(method, name=data.name, size=data.size, **fields)
+        jobs.append(Job(method=method, recipe=remove_unused_flip(recipe, allow_hflip=data.allow_hflip)))
     protocol = _plan_protocol(data, request, base, jobs) if request.evaluate else None
     whole = _plan_whole_protocol(data, request, base, protocol) if protocol else None
     if whole:
@@ -141,10 +151,9 @@ def check_plan(plan: Plan, data: ImageData) -> None:
     """Check before the run what would fail late: networks that do not fit the images, and sets larger than a class."""
     specs = [getattr(job.recipe, "network", None) for job in plan.jobs]
     specs += [protocol.network for protocol in (plan.protocol, plan.whole) if protocol]
-    with torch.device("meta"):  # only checks that the networks can be built
-        for spec in dict.fromkeys(spec for spec in specs if spec):
-            networks.build(spec, channels=data.channels, size=data.size, num_classes=data.num_classes)
     compute = ComputeDevice.select(plan.device, plan.precision)
+    for spec in dict.fromkeys(spec for spec in specs if spec):
+        check_network_fits(spec, compute, channels=data.channels, size=data.size, num_classes=data.num_classes)
     for job in plan.jobs:
         if job.recipe:
             images_per_class(data, job.recipe)
@@ -153,7 +162,7 @@ def check_plan(plan: Plan, data: ImageData) -> None:
 
 def _check_same_data(base: Plan, data: ImageData, request: RunRequest, settings: Mapping[str, Any]) -> None:
     """Check that the dataset has not changed since the config file was written."""
-    if base.dataset != settings["dataset"]:
+    if (base.dataset, base.load_options) != (settings["dataset"], settings.get("load_options", base.load_options)):
         return
     train_differs = base.fingerprint not in ("", data.fingerprint)
     test_differs = base.test_fingerprint not in ("", settings.get("test_fingerprint"))
@@ -164,17 +173,26 @@ def _check_same_data(base: Plan, data: ImageData, request: RunRequest, settings:
         )
 
 
-def _method_ipc_pairs(request: RunRequest, base: Plan | None) -> list[tuple[str, int]]:
+def _method_ipc_pairs(data: ImageData, request: RunRequest, base: Plan | None) -> list[tuple[str, Ipc]]:
     """Return (method, images per class) of every job: as requested, else as in the config file."""
+    share = request.ipc_share
+    requested: tuple[Ipc, ...] = request.ipcs if share is None else (resolve_ipc(data, share=share),)
     base_pairs = [(job.method, job.recipe.ipc) for job in base.condense_jobs if job.recipe] if base else []
-    if base_pairs and not request.methods and not request.ipcs:
-        return base_pairs
+    if base_pairs and not request.methods and not requested:
+        return [(method, _fit_ipc(data, request, base, method, ipc)) for method, ipc in base_pairs]
     methods = request.methods or tuple(method for method, _ in base_pairs)
-    ipcs = request.ipcs or tuple(ipc for _, ipc in base_pairs) or (DEFAULT_IPC,)
-    return [(method, ipc) for ipc in dict.fromkeys(ipcs) for method in dict.fromkeys(methods)]
+    ipcs = requested or tuple(ipc for _, ipc in base_pairs) or (DEFAULT_IPC,)
+    pairs = [(method, _fit_ipc(data, request, base, method, ipc)) for ipc in ipcs for method in methods]
+    return list(dict.fromkeys(pairs))
 
 
-def _config_fields(base: Plan | None, method: str, ipc: int) -> dict[str, Any]:
+def _fit_ipc(data: ImageData, request: RunRequest, base: Plan | None, method: str, ipc: Ipc) -> Ipc:
+    """Return the images per class that the set will have: with `allow_fewer`, at most the images of the class."""
+    fields = {**_config_fields(base, method, ipc), **request.fields_for(method)}
+    return resolve_ipc(data, ipc, allow_fewer=fields.get("allow_fewer") is True)
+
+
+def _config_fields(base: Plan | None, method: str, ipc: Ipc) -> dict[str, Any]:
     """Return the recipe fields of a method in the config file.
 
     They come from the job with the same number of images per class, else from the method's first job. In the second
@@ -185,14 +203,15 @@ def _config_fields(base: Plan | None, method: str, ipc: int) -> dict[str, Any]:
     if job is None or job.recipe is None:
         return {}
     fields = dict(job.explicit) or dataclasses.asdict(job.recipe)
-    defaults = METHODS[method].ipc_defaults(job.recipe.ipc) if job.ipc != ipc else {}
+    defaults = METHODS[method].ipc_defaults(mean_ipc(job.recipe.ipc)) if job.ipc != ipc else {}
     return {name: value for name, value in fields.items() if name not in defaults or value != defaults[name]}
 
 
 def _plan_protocol(data: ImageData, request: RunRequest, base: Plan | None, jobs: list[Job]) -> Protocol:
     """Return the protocol that scores all sets."""
     fields = {**_common_network(jobs), **_config_protocol(base, "protocol"), **request.protocol_fields}
-    return make_protocol(name=data.name, size=data.size, **fields)
+    protocol = make_protocol(name=data.name, size=data.size, **fields)
+    return remove_unused_flip(protocol, allow_hflip=data.allow_hflip)
 
 
 def _plan_whole_protocol(
@@ -203,7 +222,8 @@ def _plan_whole_protocol(
     if not (by_default if request.whole is None else request.whole):
         return None
     fields = {"network": protocol.network, **_config_protocol(base, "whole"), **request.whole_protocol_fields}
-    return make_protocol(name=data.name, size=data.size, whole=True, **fields)
+    whole = make_protocol(name=data.name, size=data.size, whole=True, **fields)
+    return remove_unused_flip(whole, allow_hflip=data.allow_hflip)
 
 
 def _common_network(jobs: list[Job]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from condenset import networks
 from condenset.config import field_names
+from condenset.data.ipc import check_ipc_share
 from condenset.errors import UserError, check, check_choice
 from condenset.methods import METHODS, Recipe, make_recipe
 from condenset.training.protocol import make_protocol
@@ -23,7 +24,8 @@ class RunRequest:
     Attributes:
         methods: Names of the methods. Empty: those of the config file.
         other_baselines: Baselines of an experiment that make no set, and therefore are not methods.
-        ipcs: Numbers of images per class. Empty: those of the config file, else 10.
+        ipcs: Numbers of images per class, one for each size of set. Empty: those of the config file, else 10.
+        ipc_share: Share of the images of each class, in place of `ipcs`.
         recipe_fields: Recipe fields for every method that has them.
         method_fields: Recipe fields by method. They override `recipe_fields`.
         protocol_fields: Fields of the evaluation protocol.
@@ -35,6 +37,7 @@ class RunRequest:
     methods: tuple[str, ...] = ()
     other_baselines: tuple[str, ...] = ()
     ipcs: tuple[int, ...] = ()
+    ipc_share: float | None = None
     recipe_fields: dict[str, Any] = field(default_factory=dict)
     method_fields: dict[str, dict[str, Any]] = field(default_factory=dict)
     protocol_fields: dict[str, Any] = field(default_factory=dict)
@@ -45,6 +48,10 @@ class RunRequest:
     def __post_init__(self) -> None:
         if self.whole is False and self.whole_epochs is not None:
             raise UserError("--whole-epochs has no effect with --no-whole: give one of the two")
+        if self.ipc_share is not None:
+            if self.ipcs:
+                raise UserError("--ipc and --ipc-share exclude each other: give one of the two")
+            check_ipc_share(self.ipc_share)
         if self.methods:
             self.check_fields(self.methods)
         for method in self.methods:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeGuard
 
 from condenset import __version__
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
-from condenset.errors import is_number
+from condenset.errors import UserError, is_int, is_number
 from condenset.io.directories import wrap_os_errors
 from condenset.io.files import write_file
 from condenset.io.metadata import read_json
@@ -21,7 +21,9 @@ from condenset.training.scores import Scores
 
 Record = dict[str, Any]
 
+CLASS_FIELDS = ("class_names", "test_images", "per_class_accuracy")  # lists with one entry per class
 RECORD_FIELDS = ("method", "ipc", "network", "condense_seconds")  # fields that every record needs
+MAX_CONFUSION_CLASSES = 100  # of a confusion matrix in results.json, which has a number for each pair of classes
 SCORE_FIELDS = ("accuracies", "accuracy_mean", "accuracy_std")  # fields that the record of a scored set needs
 
 
@@ -50,6 +52,8 @@ def make_record(dataset: str, train_set: CondensedSet | ImageData, scores: Score
         "condense_lr": recipe.get("lr"),
         "device": str(run.compute.device),
         "version": __version__,
+        "settings": run.settings_hash,
+        **(_class_fields(train_set.class_names, scores) if scores else {}),
     }
 
 
@@ -61,8 +65,22 @@ def _score_fields(scores: Scores) -> Record:
         "accuracy_mean": scores.mean,
         "accuracy_std": scores.std,
         "accuracies": list(scores.accuracies),
+        "balanced_accuracy": scores.balanced_accuracy,
         length: protocol[length],
         "augment": protocol["augment"],
+    }
+
+
+def _class_fields(class_names: Sequence[str], scores: Scores) -> Record:
+    """Return lists with one entry per class, and the confusion matrix unless there are many classes."""
+    if scores.confusion is None:
+        return {}
+    has_matrix = len(class_names) <= MAX_CONFUSION_CLASSES
+    return {
+        "class_names": list(class_names),
+        "test_images": list(scores.test_images),
+        "per_class_accuracy": list(scores.per_class_accuracy),
+        **({"confusion": scores.confusion.tolist()} if has_matrix else {}),
     }
 
 
@@ -79,20 +97,33 @@ def condense_cost(provenance: Mapping[str, Any]) -> Record:
 def write_results(path: Path, records: list[Record]) -> None:
     """Write records to a JSON file, atomically."""
     with wrap_os_errors(path):
-        write_file(path, json.dumps(records, indent=1).encode() + b"\n")
+        write_file(path, format_records(records).encode() + b"\n")
 
 
-def read_results(directory: Path | None) -> list[Record]:
-    """Read the records in the results.json of a run directory; return none if there is no such file."""
+def format_records(records: Sequence[Mapping[str, Any]]) -> str:
+    """Return records as JSON with one line per field."""
+    objects = [",\n".join(f"  {json.dumps(name)}: {json.dumps(record[name])}" for name in record) for record in records]
+    return "[\n" + ",\n".join(f" {{\n{fields}\n }}" for fields in objects) + "\n]" if records else "[]"
+
+
+def read_results(directory: Path | None, settings_hash: str = "") -> list[Record]:
+    """Read the records in the results.json of a run directory; return none if there is no such file.
+
+    Raises:
+        UserError: The file is damaged, or a record belongs to a run with other settings.
+    """
     path = directory / "results.json" if directory else None
     if path is None or not path.exists():
         return []
+    hint = "delete it, and a resumed run writes it again"
     records: list[Record] = read_json(
         path,
         "a list of results",
-        hint="delete it, and a resumed run writes it again",
+        hint=hint,
         is_valid=lambda value: isinstance(value, list) and all(is_record(record, RECORD_FIELDS) for record in value),
     )
+    if any(record.get("settings", "") != settings_hash for record in records):
+        raise UserError(f"{path} has results of a run with other settings; {hint}")
     return records
 
 
@@ -101,7 +132,9 @@ def is_record(record: object, required: Collection[str]) -> TypeGuard[Record]:
     if not isinstance(record, dict):
         return False
     names = {*required, *(SCORE_FIELDS if "accuracy_mean" in record else ())}
-    return names <= record.keys() and all(_is_valid_field(name, value) for name, value in record.items())
+    if not names <= record.keys() or not all(_is_valid_field(name, value) for name, value in record.items()):
+        return False
+    return len({len(record.get(name, ())) for name in CLASS_FIELDS}) == 1
 
 
 def _is_valid_field(name: str, value: object) -> bool:
@@ -109,12 +142,23 @@ def _is_valid_field(name: str, value: object) -> bool:
     match name:
         case "method" | "network":
             return isinstance(value, str | None)
-        case "ipc" | "condense_seconds" | "evaluate_seconds":
+        case "ipc":
+            numbers = value if isinstance(value, list) else [value]
+            return value is None or (bool(numbers) and all(map(is_int, numbers)))
+        case "condense_seconds" | "evaluate_seconds":
             return value is None or is_number(value)
         case "seconds":
             return is_number(value)
         case "accuracy_mean" | "accuracy_std":
             return is_fraction(value)
+        case "balanced_accuracy":
+            return value is None or is_fraction(value)
+        case "class_names":
+            return isinstance(value, list) and all(isinstance(item, str) for item in value)
+        case "test_images":
+            return isinstance(value, list) and all(map(is_int, value))
+        case "per_class_accuracy":
+            return isinstance(value, list) and all(item is None or is_fraction(item) for item in value)
         case "accuracies":
             return isinstance(value, list) and bool(value) and all(map(is_fraction, value))
         case "together":

@@ -4,28 +4,41 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
-from condenset import data
+from condenset.data.image_data import Splits
+from condenset.data.loading import load_splits
+from condenset.data.opening import absolute_dataset_path
+from condenset.data.options import LoadOptions
 from condenset.engine.device import ComputeDevice
+from condenset.engine.threads import use_threads
 from condenset.errors import UserError
 from condenset.io.directories import lock_directory, wrap_os_errors
-from condenset.pipeline.config import read_plan, write_plan
-from condenset.pipeline.datasets import absolute_dataset_path, reload_data
+from condenset.io.user_directories import expand_user
+from condenset.pipeline.config import plan_to_toml, read_plan
+from condenset.pipeline.datasets import make_origin, reload_data, resolve_load_options
 from condenset.pipeline.execute import execute_plan
 from condenset.pipeline.plan import Plan, check_plan, make_plan
 from condenset.pipeline.request import RunRequest
 from condenset.pipeline.results import Record
 from condenset.runs.context import RunContext
-from condenset.runs.directory import check_output_directory, claim_run_directory, remove_temporary_run_files
+from condenset.runs.directory import (
+    check_output_directory,
+    claim_run_directory,
+    default_run_directory,
+    remove_temporary_run_files,
+)
+from condenset.runs.identity import RunIdentity, create_run, open_run
 
-RunSession = Callable[[Plan, RunContext], AbstractContextManager[None]]
+RunSession = Callable[[Plan, Splits, RunContext], AbstractContextManager[None]]
 
-CONFIG_SETTINGS = ("dataset", "seed", "device", "precision", "memory_limit", "size", "data_dir")
+RECIPE = "recipe.toml"
+CONFIG_SETTINGS = ("dataset", "seed", "device", "precision", "threads", "memory_limit", "data_dir")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,91 +54,140 @@ class RunResult:
     records: list[Record]
 
 
-def _no_session(plan: Plan, run: RunContext) -> AbstractContextManager[None]:
+def _no_session(plan: Plan, splits: Splits, run: RunContext) -> AbstractContextManager[None]:
     return contextlib.nullcontext()
 
 
 def start_run(
     request: RunRequest,
     *,
-    dataset: str | None = None,
-    config: Path | None = None,
     out: Path | None = None,
     overwrite: bool = False,
     session: RunSession = _no_session,
-    **settings: Any,
+    **arguments: Any,
 ) -> RunResult:
     """Start a run in a new directory, and return its results.
 
     Args:
         request: Methods, sizes and options.
-        dataset: Name or path of the dataset. None: that of the config file.
-        config: A recipe.toml whose settings apply where the request and the other arguments give none.
         out: The run directory. None: a new directory in `runs/`, named after the dataset.
         overwrite: Replace an earlier run in `out`.
-        session: Context manager around the execution, for progress display and signals: `(plan, run) -> context`.
-        settings: Settings of the plan: `seed`, `device`, `precision`, `memory_limit`, `size`, `data_dir`.
+        session: Context manager around the execution, for progress display and signals:
+            `(plan, splits, run) -> context`.
+        arguments: Other arguments of `plan_run`.
+    """
+    plan, splits = plan_run(request, out=out, overwrite=overwrite, **arguments)
+    with claim_run_directory(out, default_run_directory(splits.train.name), overwrite=overwrite) as directory:
+        return _execute(plan, splits, create_run(directory, RECIPE, plan_to_toml(plan)), session)
+
+
+def plan_run(
+    request: RunRequest,
+    *,
+    dataset: str | None = None,
+    config: Path | None = None,
+    out: Path | None = None,
+    overwrite: bool = False,
+    load_fields: Mapping[str, Any] = MappingProxyType({}),
+    **settings: Any,
+) -> tuple[Plan, Splits]:
+    """Load the dataset of a run, and return the plan of the run and the images. Nothing is written.
+
+    Args:
+        request: Methods, sizes and options.
+        dataset: Name or path of the dataset. None: that of the config file.
+        config: A recipe.toml whose settings apply where the request and the other arguments give none.
+        out: The run directory, which must be empty or contain a run to overwrite.
+        overwrite: Replace an earlier run in `out`.
+        load_fields: Fields of `LoadOptions`. If the sets are scored and there is no test split, a share of every class
+            is held out.
+        settings: Settings of the plan: `seed`, `device`, `precision`, `memory_limit`, `data_dir`.
     """
     base = read_plan(config) if config else None
     settings = _resolve_settings(base, dataset, settings)
+    options = _resolve_load_options(base, settings["dataset"], load_fields)
     check_output_directory(out, overwrite=overwrite)  # before the data are loaded, which can take long
-    splits = data.load(settings["dataset"], data_dir=settings["data_dir"], size=settings["size"])
+    splits, settings["load_options"] = load_splits(
+        settings["dataset"], settings["data_dir"], options, needs_test=request.evaluate
+    )
     if request.evaluate:
-        settings["test_fingerprint"] = splits.test.fingerprint
-    plan = make_plan(splits.train, request, base, **settings)
-    with claim_run_directory(out, Path("runs") / splits.train.name, overwrite=overwrite) as directory:
-        write_plan(directory / "recipe.toml", plan)
-        run = _make_context(plan, directory)
-        with session(plan, run):
-            records = execute_plan(plan, splits, run)
-    return RunResult(directory=directory, records=records)
+        settings["test_fingerprint"] = splits.require_test().fingerprint
+    return make_plan(splits.train, request, base, **settings), splits
 
 
 def resume_run(
-    directory: Path, *, moved_to: str | None = None, session: RunSession = _no_session, **changes: Any
+    directory: Path,
+    *,
+    moved_to: str | None = None,
+    test_moved_to: str | None = None,
+    session: RunSession = _no_session,
+    **changes: Any,
 ) -> RunResult:
     """Continue a run that was stopped or killed, and return its results, which are those of an undisturbed run.
 
     Args:
         directory: The run directory.
         moved_to: Path of the dataset now, if it has moved.
+        test_moved_to: Path of the test images now, if they were given by their own path and have moved.
         session: As in `start_run`.
         changes: Settings that may change: `device`, `memory_limit`, `data_dir`.
     """
-    if not (directory / "recipe.toml").is_file():
+    if not (directory / RECIPE).is_file():
         raise UserError(f"{directory} is not a run: it has no recipe.toml")
     with lock_directory(directory):
         with wrap_os_errors(directory):
             remove_temporary_run_files(directory)
-        plan = dataclasses.replace(read_plan(directory / "recipe.toml"), **_absolute_data_dir(changes))
+        plan = dataclasses.replace(read_plan(directory / RECIPE), **_absolute_data_dir(changes))
+        identity = open_run(directory, RECIPE)
         moved_to = absolute_dataset_path(moved_to, plan.data_dir) if moved_to else None
-        splits = reload_data(plan, directory, moved_to)
+        splits = reload_data(plan, directory, moved_to, test_moved_to)
         check_plan(plan, splits.train)
-        run = _make_context(plan, directory)
-        with session(plan, run):
-            records = execute_plan(plan, splits, run)
-    return RunResult(directory=directory, records=records)
+        return _execute(plan, splits, identity, session)
 
 
 def _resolve_settings(base: Plan | None, dataset: str | None, settings: dict[str, Any]) -> dict[str, Any]:
     """Return the settings of the plan: as given, else as in the config file, else the defaults."""
     if base is None and dataset is None:
         raise UserError("no dataset: give a name ('condenset data list') or a path")
-    defaults = {"data_dir": None, "size": None}
+    defaults = {"data_dir": None}
     from_config = {name: getattr(base, name) for name in CONFIG_SETTINGS} if base else {}
     resolved = {**defaults, **from_config, **_absolute_data_dir(settings)}
     if dataset is not None:
         resolved["dataset"] = absolute_dataset_path(dataset, resolved["data_dir"])
     compute = ComputeDevice.select(resolved.get("device"), resolved.get("precision"))
-    return resolved | {"device": str(compute.device), "precision": compute.precision}
+    threads = compute.threads and (resolved.get("threads") or compute.threads)
+    return resolved | {"device": str(compute.device), "precision": compute.precision, "threads": threads}
+
+
+def _resolve_load_options(base: Plan | None, dataset: str, fields: Mapping[str, Any]) -> LoadOptions:
+    """Return how to read the dataset: as given, else as in the config file.
+
+    Another dataset, or another choice of test images, replaces the choice in the config file.
+    """
+    from_config = base.load_options.changed_fields() if base else {}
+    test_fields = {"test", "test_share"}
+    if base and (base.dataset != dataset or test_fields & fields.keys()):
+        from_config = {name: value for name, value in from_config.items() if name not in test_fields}
+    return resolve_load_options(from_config | dict(fields))
 
 
 def _absolute_data_dir(settings: dict[str, Any]) -> dict[str, Any]:
     """Make `data_dir` absolute, because a run may be resumed from another working directory."""
     data_dir = settings.get("data_dir")
-    return settings if data_dir is None else settings | {"data_dir": str(Path(data_dir).absolute())}
+    return settings if data_dir is None else settings | {"data_dir": str(expand_user(data_dir).absolute())}
 
 
-def _make_context(plan: Plan, directory: Path) -> RunContext:
-    compute = ComputeDevice.select(plan.device, plan.precision)
-    return RunContext(seed=plan.seed, compute=compute, directory=directory, memory_limit=plan.memory_limit)
+def _execute(plan: Plan, splits: Splits, identity: RunIdentity, session: RunSession) -> RunResult:
+    """Execute a plan in the directory of a run, with the number of CPU threads that the run began with."""
+    directory, compute = identity.directory, ComputeDevice.select(plan.device, plan.precision)
+    run = RunContext(
+        seed=plan.seed,
+        compute=compute,
+        directory=directory,
+        identity=identity,
+        origin=make_origin(plan),
+        memory_limit=plan.memory_limit,
+    )
+    with use_threads(compute.threads and plan.threads), session(plan, splits, run):
+        records = execute_plan(plan, splits, run)
+    return RunResult(directory=directory, records=records)

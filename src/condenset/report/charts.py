@@ -8,8 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from condenset.data.ipc import format_ipc
 from condenset.io.files import write_file
 from condenset.methods import METHODS
+from condenset.report.fonts import choose_chart_fonts
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,15 +38,16 @@ def save_comparison(records: Sequence[Record], dataset: str, path: Path) -> None
     """Draw accuracy by seconds of condensing, one point per method and number of images per class."""
     figure, axes = new_chart()
     set_records = [record for record in records if record["ipc"]]
-    methods, ipcs = (list(dict.fromkeys(record[name] for record in set_records)) for name in ("method", "ipc"))
-    markers = {ipc: MARKERS[number % len(MARKERS)] for number, ipc in enumerate(ipcs)}
+    methods = dict.fromkeys(record["method"] for record in set_records)
+    sizes = dict.fromkeys(format_ipc(record["ipc"]) for record in set_records)
+    markers = {size: MARKERS[number % len(MARKERS)] for number, size in enumerate(sizes)}
     for method in methods:
         _draw_method(axes, [record for record in set_records if record["method"] == method], markers)
     for record in records:
         if not record["ipc"]:
             _draw_bound(axes, record)
-    for ipc, marker in markers.items():
-        axes.plot([], [], marker, color="black", label=f"{ipc} per class")
+    for size, marker in markers.items():
+        axes.plot([], [], marker, color="black", label=f"{size} per class")
     set_seconds_axis(axes, [record["condense_seconds"] or 0.0 for record in set_records], MIN_SECONDS)
     axes.set_ylabel("test accuracy, %")
     set_title(figure, dataset)
@@ -52,7 +55,7 @@ def save_comparison(records: Sequence[Record], dataset: str, path: Path) -> None
     save_chart(figure, path)
 
 
-def _draw_method(axes: Axes, records: Sequence[Record], markers: Mapping[int, str]) -> None:
+def _draw_method(axes: Axes, records: Sequence[Record], markers: Mapping[str, str]) -> None:
     """Draw the points of one method and a thin line through them; the marker shows the number of images per class."""
     method = records[0]["method"]
     color = method_color(method)
@@ -60,7 +63,7 @@ def _draw_method(axes: Axes, records: Sequence[Record], markers: Mapping[int, st
     means, stds = accuracies_in_percent(records)
     axes.plot(seconds, means, "-", color=color, linewidth=0.7, alpha=0.5)
     for record, x, y, std in zip(records, seconds, means, stds, strict=True):
-        axes.errorbar(x, y, yerr=std, fmt=markers[record["ipc"]], color=color, capsize=2)
+        axes.errorbar(x, y, yerr=std, fmt=markers[format_ipc(record["ipc"])], color=color, capsize=2)
     label = method + (" (sizes at once)" if any("together" in record for record in records) else "")
     axes.plot([], [], "-", color=color, linewidth=4, label=label)
 
@@ -163,6 +166,7 @@ def new_panels(
 
 def save_chart(figure: Figure, path: Path) -> None:
     """Write a chart to `path` as PNG, and as SVG with the same name."""
+    choose_chart_fonts(figure)
     for file_format in ("svg", "png"):
         buffer = io.BytesIO()
         metadata = {"Date": None} if file_format == "svg" else None  # the same chart gives the same file

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
 from torch import Tensor
 
 from condenset.data.condensed_set import CondensedSet
+from condenset.data.ipc import format_ipc
 from condenset.io.files import write_file
+from condenset.report.fonts import default_font, displayable_names, load_font
 
 MAX_COLUMNS, MAX_ROWS = 20, 40  # per set, so that a grid fits a screen
 MIN_TILE_SIZE = 32  # pixels; smaller images are enlarged by a whole factor
@@ -34,9 +36,10 @@ def draw_grid(sets: Sequence[CondensedSet], captions: Sequence[str] = ()) -> Ima
         captions: Captions of the sets. Empty: method and number of images per class.
     """
     captions = captions or [_caption(condensed) for condensed in sets]
-    names = [shorten_name(name) for name in sets[0].class_names[:MAX_ROWS]]
+    names = displayable_names([shorten_name(name) for name in sets[0].class_names[:MAX_ROWS]])
+    fonts = [load_font(name) or default_font() for name in names]
     blocks = [_rows(condensed, len(names)) for condensed in sets]
-    font = _font()
+    font = default_font()
     size = sets[0].images.shape[-1]
     tile_size = size * max(1, -(-MIN_TILE_SIZE // size))
     stride = tile_size + GAP
@@ -47,15 +50,15 @@ def draw_grid(sets: Sequence[CondensedSet], captions: Sequence[str] = ()) -> Ima
     ]
     num_hidden = sets[0].num_classes - len(names)
     footer = f"and {num_hidden} more classes" if num_hidden else ""
-    left = MARGIN + int(max(map(font.getlength, names))) + 8
+    left = MARGIN + int(max(font.getlength(name) for font, name in zip(fonts, names, strict=True))) + 8
     top = MARGIN + LINE_HEIGHT
     bottom = top + len(names) * stride
     width = max(left + sum(block_widths) + MARGIN * len(sets), 2 * MARGIN + int(font.getlength(footer)))
     canvas = Image.new("RGB", (width, bottom + (LINE_HEIGHT if footer else 0) + MARGIN), "white")
     pen = ImageDraw.Draw(canvas)
     pen.text((MARGIN, bottom + 2), footer, fill="black", font=font)
-    for row, name in enumerate(names):
-        pen.text((MARGIN, top + row * stride + tile_size / 2), name, fill="black", font=font, anchor="lm")
+    for row, (name, name_font) in enumerate(zip(names, fonts, strict=True)):
+        pen.text((MARGIN, top + row * stride + tile_size / 2), name, fill="black", font=name_font, anchor="lm")
     x = left
     for caption, rows, block_width in zip(captions, blocks, block_widths, strict=True):
         pen.text((x, MARGIN), caption, fill="black", font=font)
@@ -85,16 +88,10 @@ def _tile(image_CHW: Tensor, size: int) -> Image.Image:
 
 def _caption(condensed: CondensedSet) -> str:
     recipe = condensed.provenance.get("recipe", {})
-    caption = shorten_name(f"{condensed.provenance.get('method', '')} {recipe.get('ipc', '')}".strip())
+    caption = shorten_name(f"{condensed.provenance.get('method', '')} {format_ipc(recipe.get('ipc', ''))}".strip())
+    caption = caption if load_font(caption) else ascii(caption)
     is_complete = int(_class_labels(condensed).bincount().max()) <= MAX_COLUMNS
     return caption if is_complete else f"{caption}, {MAX_COLUMNS} shown"
-
-
-def _font() -> ImageFont.FreeTypeFont:
-    """Return a font of Matplotlib; the font of Pillow lacks letters such as é."""
-    import matplotlib
-
-    return ImageFont.truetype(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf", 11)
 
 
 def shorten_name(name: str) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import time
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +17,7 @@ from torch import Tensor
 from condenset.errors import UserError
 from condenset.io.directories import wrap_os_errors
 from condenset.io.files import write_tensors
-from condenset.io.metadata import read_tensor_file, read_tensor_metadata
+from condenset.io.metadata import read_tensor_file
 
 CHECKPOINT = "checkpoint"
 CHECKPOINT_SECONDS = 30.0
@@ -69,19 +71,30 @@ class CheckpointTimer:
 
 
 def write_checkpoint(path: Path, info: CheckpointInfo, state: Mapping[str, Tensor]) -> None:
-    """Write a checkpoint atomically."""
+    """Write a checkpoint atomically. The last one becomes the previous one, which stands in for a damaged file."""
     with wrap_os_errors(path):
+        if path.is_file():
+            path.replace(previous_path(path))
         write_tensors(path, state, {"checkpoint": json.dumps(vars(info))})
 
 
+def previous_path(path: Path) -> Path:
+    """Return the file of the checkpoint before the last one."""
+    return path.with_name(f"{path.name}.previous")
+
+
+def delete_checkpoints(path: Path) -> None:
+    """Delete the last checkpoint and the one before."""
+    previous_path(path).unlink(missing_ok=True)
+    path.unlink(missing_ok=True)
+
+
 def read_info(path: Path) -> CheckpointInfo | None:
-    """Return the metadata of a checkpoint, or None if there is no valid one."""
-    if not path.exists():
-        return None
-    try:
-        return _parse_info(read_tensor_metadata(path, "checkpoint", "a checkpoint"), path)
-    except UserError:
-        return None
+    """Return the metadata of the last undamaged checkpoint, or None if there is none."""
+    for candidate in (path, previous_path(path)):
+        with contextlib.suppress(UserError):
+            return _read(candidate)[1]
+    return None
 
 
 def read_checkpoint(
@@ -89,14 +102,15 @@ def read_checkpoint(
 ) -> CheckpointInfo | None:
     """Fill `state` from a checkpoint and return its metadata, or None if it is missing or of another job.
 
+    The previous checkpoint replaces a damaged one, with a warning. It leads to the same result.
+
     Raises:
-        UserError: If the file is damaged, or belongs to another recipe or seed.
+        UserError: If the file is damaged and there is no previous one, or it belongs to another recipe or seed.
     """
-    if not path.exists():
+    if not path.exists() and not previous_path(path).exists():
         return None
     hint = f"delete {'the directory' if path.is_dir() else 'it'} to restart this job"
-    tensors, metadata = read_tensor_file(path, "checkpoint", "a checkpoint", hint=hint)
-    info = _parse_info(metadata, path, hint)
+    tensors, info, problem = _read_last(path, expected.job, hint)
     if info.job != expected.job:
         return None  # left by an earlier job, which has ended
     recipe = json.loads(json.dumps(dict(expected.recipe)))
@@ -110,7 +124,29 @@ def read_checkpoint(
         raise UserError(f"{path} must be at an iteration from 0 to {num_steps}, but got {position}; {hint}")
     for name, tensor in state.items():
         tensor.copy_(tensors[name])
+    if problem:
+        warnings.warn(f"{problem}: the job continues from the checkpoint before it (step {info.step})", stacklevel=3)
+        with wrap_os_errors(path):
+            previous_path(path).replace(path)
     return info
+
+
+def _read_last(path: Path, job: str, hint: str) -> tuple[dict[str, Tensor], CheckpointInfo, str]:
+    """Return tensors and metadata of the last checkpoint. If it is damaged, return the previous one of the job and why.
+
+    Without the last one, which happens if a process is killed while it writes, return the previous one.
+    """
+    previous = previous_path(path)
+    if not path.exists():
+        return *_read(previous, hint), ""
+    try:
+        return *_read(path, hint), ""
+    except UserError:
+        with contextlib.suppress(UserError):
+            tensors, info = _read(previous)
+            if info.job == job:
+                return tensors, info, f"{path} is damaged"
+        raise
 
 
 def all_finite(state: Mapping[str, Tensor]) -> bool:
@@ -118,9 +154,11 @@ def all_finite(state: Mapping[str, Tensor]) -> bool:
     return all(math.isfinite(tensor.sum()) for tensor in state.values())  # a sum needs no memory and propagates NaN
 
 
-def _parse_info(fields: Mapping[str, Any], path: Path, hint: str = "") -> CheckpointInfo:
+def _read(path: Path, hint: str = "") -> tuple[dict[str, Tensor], CheckpointInfo]:
+    """Read a checkpoint; raise a UserError if it is missing or damaged."""
+    tensors, fields = read_tensor_file(path, "checkpoint", "a checkpoint", hint=hint)
     try:
-        return CheckpointInfo(
+        return tensors, CheckpointInfo(
             job=fields["job"],
             recipe=dict(fields["recipe"]),
             seed=fields["seed"],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,11 +18,13 @@ from condenset.runs.checkpoint import (
     CheckpointInfo,
     CheckpointTimer,
     all_finite,
+    delete_checkpoints,
     read_checkpoint,
     read_info,
     write_checkpoint,
 )
 from condenset.runs.events import EVENTS, append_event, is_network_event, iter_events
+from condenset.runs.identity import RunIdentity
 
 if TYPE_CHECKING:
     from condenset.data.condensed_set import CondensedSet
@@ -36,7 +38,9 @@ class RunContext:
         seed: The seed of all random numbers.
         compute: Device and precision.
         directory: Where checkpoints and events are written. None: nothing is written.
+        identity: The identity of the run directory, which is verified before each write. None: not verified.
         shared_directory: The directory of an experiment, whose parts share reference networks.
+        origin: Where the images come from, for the provenance of sets: dataset, data directory and load options.
         job: The name of the current job. A checkpoint of another job is ignored.
         recipe: The full recipe of the current job. A checkpoint of another recipe is an error.
         progress: The progress display.
@@ -44,6 +48,7 @@ class RunContext:
         memory_limit: The bytes that data and computation may use. None: enough to keep the device busy.
         listening: Whether a loop runs that checks `stop_requested`.
         stop_requested: The number of the signal that asked to stop, or 0.
+        on_step_part: Called by `check_stop`. A loop sets it while a step runs.
         snapshots: Iterations after which the current set is saved.
         previous_seconds: The time spent on this job before it was resumed.
         checkpoint_name: The file name of the checkpoint.
@@ -54,7 +59,9 @@ class RunContext:
     seed: int = 0
     compute: ComputeDevice = field(default_factory=ComputeDevice.select)
     directory: Path | None = None
+    identity: RunIdentity | None = None
     shared_directory: Path | None = None
+    origin: Mapping[str, Any] = field(default_factory=dict)
     job: str = ""
     recipe: Mapping[str, Any] = field(default_factory=dict)
     progress: NullProgress = field(default_factory=NullProgress)
@@ -62,6 +69,7 @@ class RunContext:
     memory_limit: int | None = None
     listening: bool = False
     stop_requested: int = 0
+    on_step_part: Callable[[float], None] | None = None
     snapshots: frozenset[int] = frozenset()
     previous_seconds: float = 0.0
     checkpoint_name: str = CHECKPOINT
@@ -87,9 +95,28 @@ class RunContext:
         """The file of the checkpoint, or None without a directory."""
         return self.directory / self.checkpoint_name if self.directory else None
 
+    @property
+    def settings_hash(self) -> str:
+        """A hash of the settings of the run, which its records contain; empty without an identity."""
+        return self.identity.settings_hash if self.identity else ""
+
+    def verify_identity(self) -> None:
+        """Raise a UserError if the directory does not belong to this run any more. Call it before each write."""
+        if self.identity is not None:
+            self.identity.verify()
+
+    def check_stop(self, share: float) -> None:
+        """Report that a further share of the current step is done, and stop if the user asked to.
+
+        Steps call it between their parts. It has no effect while a step is captured, or outside of `run_loop`.
+        """
+        if self.on_step_part is not None:
+            self.on_step_part(share)
+
     def log_event(self, kind: str, **values: Any) -> None:
         """Append an event of the current job to events.jsonl."""
         if self.directory is not None:
+            self.verify_identity()
             event = {"event": kind, "job": self.job, "time": round(time.time(), 3), **values}
             append_event(self.directory / EVENTS, event)
 
@@ -126,6 +153,7 @@ class RunContext:
             return
         began = time.monotonic()
         self.check_finite(state, step)
+        self.verify_identity()
         write_checkpoint(self.checkpoint_path, self._checkpoint_info(step, seconds), state)
         self.checkpoint_timer.record_save(began)
 
@@ -148,7 +176,8 @@ class RunContext:
         """Delete the checkpoint after the result of the job has been saved."""
         self.checkpoint_timer.interval = 1.0
         if self.checkpoint_path is not None:
-            self.checkpoint_path.unlink(missing_ok=True)
+            self.verify_identity()
+            delete_checkpoints(self.checkpoint_path)
 
     def snapshot_path(self, step: int) -> Path:
         """Return the file of the set as it was after `step` iterations."""
@@ -157,6 +186,7 @@ class RunContext:
 
     def save_snapshot(self, step: int, condensed: CondensedSet) -> None:
         """Save the current set. Its provenance contains the number of iterations."""
+        self.verify_identity()
         snapshot = replace(condensed, provenance={**condensed.provenance, "step": step})
         snapshot.save(self.snapshot_path(step), overwrite=True)
 

@@ -8,6 +8,9 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import torch
+
+from condenset.engine.threads import MAX_THREADS, use_threads
 from condenset.errors import UserError, check_path_encoding
 from condenset.io.directories import (
     create_unique_directory,
@@ -17,11 +20,13 @@ from condenset.io.directories import (
     remove_temporary_files,
     wrap_os_errors,
 )
-from condenset.io.metadata import holds_config
+from condenset.io.metadata import CONFIG_FILES, holds_config
+from condenset.runs.context import RunContext
+from condenset.runs.identity import IDENTITY, open_directory
 
 FILES = (  # of a run directory, in addition to sets/ and networks/
     "results.json",
-    "condensed.safetensors",
+    "condensed.safetensors",  # written by Python calls
     "condensed.png",  # written by `condenset show`
     "grid.png",
     "chart.svg",
@@ -31,12 +36,28 @@ FILES = (  # of a run directory, in addition to sets/ and networks/
     "table.md",
     "events.jsonl",
     "checkpoint",
-    "experiment.toml",
-    "recipe.toml",  # these two are removed last: they mark a run directory
+    "checkpoint.previous",
+    IDENTITY,
+    *CONFIG_FILES,  # removed last: one of them marks a run directory
 )
-WORK_FILES = {"condensed.safetensors", "condensed.png", "events.jsonl", "checkpoint", "networks"}  # of Python calls
+WORK_FILES = {  # of Python calls
+    "condensed.safetensors",
+    "condensed.png",
+    "events.jsonl",
+    "checkpoint",
+    "checkpoint.previous",
+    "networks",
+}
+MAX_NAME_BYTES = 200  # of a directory; most file systems allow 255, and a number may be appended
 RANKING = "ranking.json"  # a ranking may share the directory of a run, which does not remove its files
 RANKING_CHECKPOINT = "ranking.checkpoint"
+
+
+def default_run_directory(name: str) -> Path:
+    """Return the directory in `runs` for this name, which may come from a file: it becomes a plain directory name."""
+    safe = "".join(char if char.isalnum() or char in " ._-+=,@()" else "-" for char in name).lstrip(" .-")
+    short = safe.encode()[:MAX_NAME_BYTES].decode(errors="ignore").rstrip()
+    return Path("runs") / (short or "run")
 
 
 @contextlib.contextmanager
@@ -77,7 +98,8 @@ def check_output_directory(out: Path | None, *, overwrite: bool) -> None:
         return
     check_path_encoding(out)
     with wrap_os_errors(out):
-        if not out.is_dir() or not set(out.iterdir()) - set(find_temporary_files(out, _written_names(out))):
+        leftovers = {*find_temporary_files(out, _written_names(out)), out / IDENTITY}  # of a killed process
+        if not out.is_dir() or not set(out.iterdir()) - leftovers:
             return
     if not is_run_directory(out):
         raise UserError(f"{out} must be empty or a run directory, but contains other files: choose another --out")
@@ -87,10 +109,11 @@ def check_output_directory(out: Path | None, *, overwrite: bool) -> None:
 
 
 @contextlib.contextmanager
-def open_work_directory(directory: Path) -> Iterator[Path]:
-    """Lock the directory of a resumable call from Python, such as `condense(directory=...)`, and create it if needed.
+def open_work_directory(directory: Path, run: RunContext) -> Iterator[None]:
+    """Set and lock the directory of a resumable call from Python, such as `condense(directory=...)`.
 
-    It must be empty, a run directory, or contain only files of earlier calls.
+    It is created if needed. It must be empty, a run directory, or contain only files of earlier calls. All calls
+    compute with the number of CPU threads of the first one, so that a resumed call has the same result.
     """
     check_path_encoding(directory)
     with wrap_os_errors(directory):
@@ -101,21 +124,33 @@ def open_work_directory(directory: Path) -> Iterator[Path]:
     ensure_writable(directory)
     with lock_directory(directory):
         remove_temporary_run_files(directory)
-        yield directory
+        with open_identity(directory, run):
+            yield
+
+
+@contextlib.contextmanager
+def open_identity(directory: Path, run: RunContext) -> Iterator[None]:
+    """Set the directory of a run and its identity, and use the number of CPU threads that the directory began with."""
+    run.directory = directory
+    run.identity = open_directory(directory, {"threads": torch.get_num_threads()})
+    threads = run.identity.settings.get("threads")
+    is_valid = type(threads) is int and 1 <= threads <= MAX_THREADS
+    with use_threads(threads if is_valid and run.compute.threads else None):
+        yield
 
 
 def is_run_directory(directory: Path) -> bool:
-    """Return whether a directory contains a recipe or an experiment that condenset wrote."""
+    """Return whether a directory contains a recipe, an experiment or an evaluation that condenset wrote."""
     return holds_config(directory)
 
 
 def _clear(directory: Path) -> None:
     """Remove the files of a run, and nothing else."""
     remove_temporary_run_files(directory)
-    for name, pattern in (("sets", r"\w+-\d+"), ("networks", r"[0-9a-f]{12}")):  # METHOD-IPC, a hash
-        for path in (directory / name).glob("*.safetensors"):
-            if re.fullmatch(pattern, path.stem):
-                path.unlink()
+    for name, pattern in (("sets", r"\w+-\d+(to\d+)?"), ("networks", r"[0-9a-f]{12}")):  # METHOD-IPC, a hash
+        for path in (directory / name).glob("*"):
+            if path.suffix in (".safetensors", ".png") and re.fullmatch(pattern, path.stem):
+                path.unlink()  # `condenset show` writes the picture of a set
         with contextlib.suppress(OSError):  # it does not exist, or contains other files
             (directory / name).rmdir()
     if (directory / "experiment.toml").is_file():
@@ -139,5 +174,5 @@ def remove_temporary_run_files(directory: Path) -> None:
 
 def _written_names(directory: Path) -> list[str]:
     """Return the names of all files that runs write, as glob patterns."""
-    names = [*FILES, RANKING, RANKING_CHECKPOINT, "sets/*.safetensors", "networks/*.safetensors"]
+    names = [*FILES, RANKING, RANKING_CHECKPOINT, "sets/*.safetensors", "sets/*.png", "networks/*.safetensors"]
     return names + (["parts/**/*"] if (directory / "experiment.toml").is_file() else [])

@@ -10,14 +10,17 @@ from typing import Any
 
 from condenset.errors import is_number
 from condenset.io.directories import wrap_os_errors
+from condenset.io.files import open_file, open_for_append
 
 EVENTS = "events.jsonl"
+MAX_BYTES = 1 << 30
+MAX_LINE_BYTES = 1 << 20
 
 
 def append_event(path: Path, event: Mapping[str, Any]) -> None:
     """Append one event as a line of JSON."""
     line = json.dumps(dict(event)).encode() + b"\n"
-    with wrap_os_errors(path), path.open("ab+") as file:
+    with wrap_os_errors(path), open_for_append(path) as file:
         if file.tell() and file.seek(-1, 2) and file.read() != b"\n":
             file.write(b"\n")  # a killed process left the last line incomplete
         file.write(line)
@@ -25,13 +28,14 @@ def append_event(path: Path, event: Mapping[str, Any]) -> None:
 
 def iter_events(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the events of a file. Skip lines that are not JSON objects, such as one that a kill left incomplete."""
-    if not path.is_file():
+    if not path.exists():
         return
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        with contextlib.suppress(ValueError, RecursionError):
-            event = json.loads(line)
-            if isinstance(event, dict):
-                yield event
+    with open_file(path, MAX_BYTES) as file:
+        while line := file.readline(MAX_LINE_BYTES):
+            with contextlib.suppress(ValueError, RecursionError):
+                event = json.loads(line)
+                if isinstance(event, dict):
+                    yield event
 
 
 def is_network_event(event: Mapping[str, Any]) -> bool:

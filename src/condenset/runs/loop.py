@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from condenset.data.condensed_set import CondensedSet
 
 SYNC_SECONDS = 0.5  # between two times that the host waits for the device
+SLOW_STEP_SECONDS = 2.0  # from this on, a step can stop between its parts
 
 
 class Interrupted(KeyboardInterrupt):
@@ -54,7 +55,7 @@ def run_loop(
     monitor = _LoopMonitor(run, state, first, began, make_set)
     with _listen(run, description, iterations, first):
         for i in range(first, iterations):
-            step(i)
+            monitor.run_step(step, i)
             if monitor.is_due(i + 1):
                 monitor.sync(i + 1)
         monitor.sync(iterations)
@@ -75,12 +76,50 @@ class _LoopMonitor:
     ) -> None:
         self.run, self.state, self.make_set = run, state, make_set
         self._began, self._last_step, self._last_sync = began, first, time.monotonic()
+        self._first, self._step_seconds = first, 0.0  # of the last step
+        self._last_report, self._note = time.monotonic(), ""
         self._max_steps = 1  # before the next sync
 
     @property
     def seconds(self) -> float:
         """The time spent on the job, including the time before a resume."""
         return self.run.previous_seconds + time.monotonic() - self._began
+
+    def run_step(self, step: Callable[[int], None], number: int) -> None:
+        """Run one step, which can stop between its parts if it is slow. The state before the step is then saved.
+
+        The first step needs no copy of the state, because its state is that of the checkpoint or of the seed.
+        """
+        is_slow, is_first = self._step_seconds >= SLOW_STEP_SECONDS, number == self._first
+        previous: Mapping[str, Tensor] = {}
+        if is_slow and self.run.checkpoint_path:
+            previous = {name: tensor.clone() for name, tensor in self.state.items()}
+        seconds, began = self.seconds, time.monotonic()
+        self.run.on_step_part = self._make_listener(number, can_stop=is_slow or is_first)
+        try:
+            step(number)
+        except Interrupted:
+            if previous:
+                self.run.save_checkpoint(number, seconds, previous, force=True)
+            raise
+        finally:
+            self.run.on_step_part = None
+        self._step_seconds = time.monotonic() - began
+
+    def _make_listener(self, number: int, *, can_stop: bool) -> Callable[[float], None]:
+        """Return the function that is called after a share of a step."""
+        done = float(number)
+
+        def listen(share: float) -> None:
+            nonlocal done
+            done = min(done + share, number + 1.0)
+            if time.monotonic() - self._last_report >= SYNC_SECONDS:
+                self._last_report = time.monotonic()
+                self.run.progress.update(done, self._note)
+            if can_stop and self.run.stop_requested:
+                raise Interrupted
+
+        return listen
 
     def is_due(self, done: int) -> bool:
         """Return whether to wait for the device after `done` iterations."""
@@ -93,7 +132,8 @@ class _LoopMonitor:
         seconds = self.seconds
         if losses:
             self.run.log_event("step", step=done, loss=losses[-1], seconds=round(seconds, 3))
-            self.run.progress.update(done, f"loss {losses[-1]:.4g}")
+            self._last_report, self._note = time.monotonic(), f"loss {losses[-1]:.4g}"
+            self.run.progress.update(done, self._note)
         if losses and self.make_set and done in self.run.snapshots:  # before the checkpoint that a resume starts from
             self.run.save_snapshot(done, self.make_set(seconds))
             self._began = time.monotonic() + self.run.previous_seconds - seconds

@@ -14,12 +14,13 @@ from typing import Any, Unpack
 
 import torch
 
-from condenset import networks
+from condenset import augment, networks
 from condenset.data.condensed_set import CondensedSet, check_train_set
 from condenset.data.image_data import ImageData, Splits
 from condenset.data.split import train_val_split
 from condenset.engine import ComputeDevice
-from condenset.errors import UserError, check, check_path_encoding, check_type
+from condenset.engine.defaults import torch_defaults
+from condenset.errors import UserError, check, check_path, check_path_encoding, check_type
 from condenset.io.directories import (
     ensure_writable,
     is_empty,
@@ -32,10 +33,10 @@ from condenset.io.metadata import read_json
 from condenset.io.progress import make_progress
 from condenset.networks import Architectures
 from condenset.runs.context import RunContext
-from condenset.runs.directory import RANKING, RANKING_CHECKPOINT, is_run_directory
+from condenset.runs.directory import RANKING, RANKING_CHECKPOINT, is_run_directory, open_identity
 from condenset.runs.loop import track_progress
 from condenset.search.ranker import VALIDATION, Ranker
-from condenset.training.evaluation import align_classes
+from condenset.training.class_matching import align_classes
 from condenset.training.options import TrainingOptions
 from condenset.training.protocol import Protocol, training_protocol
 
@@ -103,6 +104,7 @@ class Ranking:
         return "\n".join(lines)
 
 
+@torch_defaults()
 def rank(
     architectures: Architectures,
     train_set: CondensedSet | ImageData,
@@ -157,17 +159,21 @@ def rank(
         _check_disjoint(train_set, data.train)
         data = train_val_split(data.train, seed=seed)[1]
     protocol = training_protocol(name="", size=0, defaults=DEFAULT_FIELDS, **fields)
+    protocol = augment.remove_unused_flip(protocol, allow_hflip=train_set.allow_hflip)
     compute = ComputeDevice.select(device, precision)
     run = RunContext(seed=seed, compute=compute, job="rank", progress=make_progress(verbose))
     if directory is None:
         return rank_architectures(architectures, train_set, data, protocol, run)
+    check_path("directory", directory)
     run.directory = Path(directory)
     _check_directory(run.directory, run)
     ensure_writable(run.directory)
     with lock_directory(run.directory):
         with wrap_os_errors(run.directory):
             remove_temporary_files(run.directory, [RANKING, RANKING_CHECKPOINT])
-        ranking = rank_architectures(architectures, train_set, data, protocol, run)
+        with open_identity(run.directory, run):
+            ranking = rank_architectures(architectures, train_set, data, protocol, run)
+        run.verify_identity()
         with wrap_os_errors(run.directory):
             write_file(run.directory / RANKING, ranking.to_json().encode() + b"\n")
     return ranking
@@ -222,7 +228,8 @@ def _check_directory(directory: Path, run: RunContext) -> None:
     if path.exists():
         is_ranking = _is_ranking(path)
     else:
-        is_usable = is_empty(directory) or is_run_directory(directory) or (directory / RANKING_CHECKPOINT).is_file()
+        has_checkpoint = directory.is_dir() and any(directory.glob(f"{RANKING_CHECKPOINT}*"))
+        is_usable = is_empty(directory) or is_run_directory(directory) or has_checkpoint
         is_ranking = is_usable or bool(run.read_events("network") or run.read_events("failed"))
     if not is_ranking:
         raise UserError(f"{directory} is not empty and not a ranking: choose another directory")

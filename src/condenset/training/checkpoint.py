@@ -62,6 +62,11 @@ class TrainingCheckpoint:
         }
 
     @property
+    def can_save(self) -> bool:
+        """Whether the networks can be saved: the run has a directory, and the states are complete."""
+        return self._own_run.directory is not None
+
+    @property
     def seconds(self) -> float:
         """The time spent on these networks, including the time before a resume."""
         return self.previous_seconds + time.monotonic() - self._began
@@ -109,6 +114,7 @@ class TrainingCheckpoint:
         self._own_run.delete_checkpoint()
 
     def _save(self, step: int, stopping: bool) -> None:
+        self.run.verify_identity()
         try:
             self._own_run.save_checkpoint(step, round(self.seconds, 3), self.state, force=True)
         except UserError as error:  # the disk may be too full for a checkpoint but not for the results

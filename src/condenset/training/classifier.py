@@ -11,7 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from condenset.data.arrays import as_pixels
-from condenset.data.image_data import ImageData, check_image_data, normalize, select_classes
+from condenset.data.image_data import ImageData, check_image_data, select_classes
+from condenset.data.transform import normalize
+from condenset.engine.defaults import torch_defaults
 from condenset.errors import UserError, check, check_type, format_names
 from condenset.training.model import TEST_BATCH
 
@@ -54,6 +56,7 @@ class Classifier(nn.Module):
         logits: Tensor = self.network(normalize(pixels_NCHW, self.mean, self.std))
         return logits
 
+    @torch_defaults()
     def predict(self, images: Any) -> list[str]:
         """Return the class name of each image. Images are arrays as `from_arrays` takes them, or ImageData."""
         images = images.images if isinstance(images, ImageData) else images
@@ -61,7 +64,8 @@ class Classifier(nn.Module):
         self._check_shape(pixels.shape, tuple(np.shape(images)))
         return [self.class_names[label] for label in self._predict_labels(torch.from_numpy(pixels.copy())).tolist()]
 
-    def accuracy(self, test_set: ImageData) -> float:
+    @torch_defaults()
+    def accuracy(self, test_set: ImageData | None) -> float:
         """Return the fraction of test images classified correctly, among the classes that the network has."""
         selected = select_test_images(test_set, self.class_names)
         return float((self._predict_labels(selected.images) == selected.labels).float().mean())
@@ -85,9 +89,10 @@ class Classifier(nn.Module):
         return torch.cat(labels) if labels else torch.zeros(0, dtype=torch.int64)
 
 
-def select_test_images(test_set: ImageData, class_names: Sequence[str]) -> ImageData:
+def select_test_images(test_set: ImageData | None, class_names: Sequence[str]) -> ImageData:
     """Return the test images of these classes, with labels in this order. Warn about classes without test images."""
     check_image_data("test_set", test_set, "test")
+    assert test_set is not None
     selected = select_classes(test_set, class_names)
     missing = [name for name, count in zip(class_names, selected.class_counts, strict=True) if not count]
     if missing:

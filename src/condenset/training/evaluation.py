@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,17 +11,19 @@ from typing import Any
 
 import torch
 
-from condenset import networks
+from condenset import augment, networks
 from condenset.data.condensed_set import CondensedSet
-from condenset.data.image_data import ImageData, select_classes
+from condenset.data.image_data import ImageData
 from condenset.engine import ComputeDevice
-from condenset.engine.memory import remaining_groups
-from condenset.errors import UserError
+from condenset.engine.memory import check_network_fits, remaining_groups
+from condenset.errors import UserError, option
 from condenset.io.files import json_hash
 from condenset.runs.context import RunContext
 from condenset.runs.events import is_fraction
 from condenset.runs.loop import track_progress
 from condenset.training.checkpoint import TrainingCheckpoint
+from condenset.training.class_matching import align_classes
+from condenset.training.confusion import confusion_matrix, count_predictions, is_cell_counts
 from condenset.training.dataset import DeviceDataset
 from condenset.training.learned_steps import read_learned_steps
 from condenset.training.parallel import num_parallel, train_in_parallel
@@ -30,6 +31,7 @@ from condenset.training.protocol import Protocol, check_ignored_options, make_pr
 from condenset.training.scores import Scores
 from condenset.training.trainer import Trainer
 
+SLOW_TEST_SECONDS = 2.0  # from this on, a stop interrupts the test of a network
 MAX_PARAMETERS = 100_000_000  # of a network that a set's file selects without the user; ResNet-18 has 11 million
 
 
@@ -55,11 +57,14 @@ def network_of_set(train_set: CondensedSet) -> str | None:
     """Return the network that a set was learned with, by its provenance.
 
     Raises:
-        UserError: If the network is very large. The file may be untrusted, so the user has to name such a network.
+        UserError: If this process does not have the network, or the network is very large. The file may be untrusted,
+            so the user has to name such a network.
     """
     spec: str | None = train_set.provenance.get("recipe", {}).get("network")
     if not spec:
         return None
+    if isinstance(spec, str) and not networks.is_known(spec):
+        raise UserError(f"the set was learned with your own network {spec!r}: give {option('network')}")
     channels, size = train_set.images.shape[1:3]
     with torch.device("meta"):  # to count the parameters without allocating them
         network = networks.build(spec, channels=channels, size=size, num_classes=train_set.num_classes)
@@ -67,7 +72,7 @@ def network_of_set(train_set: CondensedSet) -> str | None:
     if num_parameters > MAX_PARAMETERS:
         raise UserError(
             f"the network of the set, {spec}, must have at most {MAX_PARAMETERS:,} parameters, but got "
-            f"{num_parameters:,}: to use it, name it with --network (network= in Python)"
+            f"{num_parameters:,}: to use it, name it with {option('network')}"
         )
     return spec
 
@@ -85,6 +90,8 @@ def score_set(
     training are resumed.
     """
     began = time.monotonic()
+    channels, size = train_set.images.shape[1:3]
+    check_network_fits(protocol.network, run.compute, channels=channels, size=size, num_classes=train_set.num_classes)
     evaluation = _Evaluation(train_set, align_classes(train_set, test_set), protocol, run)
     trainers, groups = evaluation.plan()
     num_networks = evaluation.protocol.num_networks
@@ -105,6 +112,7 @@ def score_set(
         protocol=dataclasses.asdict(evaluation.protocol)
         | {"seed": run.seed, "precision": evaluation.compute.precision},
         seconds=evaluation.previous_seconds + time.monotonic() - began,
+        confusion=confusion_matrix(evaluation.cell_counts.values(), train_set.num_classes),
     )
 
 
@@ -114,6 +122,7 @@ class _Evaluation:
     def __init__(
         self, train_set: CondensedSet | ImageData, test_set: ImageData, protocol: Protocol, run: RunContext
     ) -> None:
+        protocol = augment.remove_unused_flip(protocol, allow_hflip=train_set.allow_hflip)
         self.run, self.compute, self.protocol = run, run.compute, protocol
         self.learned_steps = read_learned_steps(train_set, protocol) if protocol.learned_steps else None
         if self.learned_steps:  # learned in float32, with plain gradient descent
@@ -125,13 +134,16 @@ class _Evaluation:
         fields = {key: value for key, value in dataclasses.asdict(protocol).items() if key != "num_networks"}
         self.settings = evaluation_hash(train_set, {"": test_set}, fields, run.seed, self.compute)
         self.train_set = DeviceDataset.from_data(train_set, run.compute.device)
-        self.test_set = normalize_like(train_set, test_set, run.compute.device)
+        self.test_set, self.test_labels = normalize_like(train_set, test_set, run.compute.device), test_set.labels
         events = {
             event["net"]: event
             for event in run.network_events(settings=self.settings)
-            if is_fraction(event.get("accuracy")) and event["net"] < self.protocol.num_networks
+            if event["net"] < self.protocol.num_networks
+            and is_fraction(event.get("accuracy"))
+            and is_cell_counts(event.get("confusion"), self.train_set.num_classes, len(self.test_set))
         }
         self.accuracies: dict[int, float] = {net: event["accuracy"] for net, event in events.items()}
+        self.cell_counts: dict[int, list[int]] = {net: event["confusion"] for net, event in events.items()}
         self.diverged = {net for net, event in events.items() if event.get("diverged")}
         self.previous_seconds = sum(event["seconds"] for event in events.values())
 
@@ -171,16 +183,25 @@ class _Evaluation:
         note = f"{100 * fmean(self.accuracies.values()):.1f}% so far" if self.accuracies else ""
         for step in self._iter_train(trainers, nets, checkpoint):
             run.progress.update(done + step * len(nets), note)
-            if step < self.num_steps:  # trained networks are tested even after a stop request
+            if step < self.num_steps:  # trained networks are tested even after a stop request, unless that takes long
                 checkpoint.save_if_due(step)
-        after_batch = functools.partial(run.progress.update, done + self.num_steps * len(nets), "testing")
-        accuracies = [trainer.accuracy(self.test_set, after_batch) for trainer in trainers]
+        testing = time.monotonic()
+
+        def after_batch() -> None:
+            run.progress.update(done + self.num_steps * len(nets), "testing")
+            if checkpoint.can_save and time.monotonic() - testing >= SLOW_TEST_SECONDS:
+                checkpoint.save_if_due(self.num_steps)
+
+        predictions = [trainer.predict(self.test_set, after_batch).cpu() for trainer in trainers]
         self.diverged |= {net for net, trainer in zip(nets, trainers, strict=True) if not trainer.is_finite()}
         seconds = round(checkpoint.seconds / len(nets), 3)
-        for net, accuracy in zip(nets, accuracies, strict=True):
-            fields = {"diverged": True} if net in self.diverged else {}
-            run.log_event("network", net=net, accuracy=accuracy, seconds=seconds, settings=self.settings, **fields)
-            self.accuracies[net] = accuracy
+        for net, predictions_N in zip(nets, predictions, strict=True):
+            accuracy = int((predictions_N == self.test_labels).sum()) / len(self.test_labels)
+            confusion = count_predictions(self.test_labels, predictions_N, self.train_set.num_classes)
+            fields = {"net": net, "accuracy": accuracy, "seconds": seconds, "settings": self.settings}
+            diverged = {"diverged": True} if net in self.diverged else {}
+            run.log_event("network", **fields, **diverged, confusion=confusion)
+            self.accuracies[net], self.cell_counts[net] = accuracy, confusion
 
     def _iter_train(
         self, trainers: Sequence[Trainer], nets: Sequence[int], checkpoint: TrainingCheckpoint
@@ -231,44 +252,3 @@ def evaluation_hash(
 def normalize_like(train_set: CondensedSet | ImageData, test_set: ImageData, device: torch.device) -> DeviceDataset:
     """Return test images on the device, with the normalisation of the training set."""
     return DeviceDataset.from_data(dataclasses.replace(test_set, mean=train_set.mean, std=train_set.std), device)
-
-
-def align_classes(train_set: CondensedSet | ImageData, test_set: ImageData) -> ImageData:
-    """Return the test images with the labels of the training set.
-
-    Classes are matched by name. Test images of classes that a replay memory does not have yet are left out. Sets
-    whose classes have no names are matched by number, with a warning if they come from different datasets.
-
-    Raises:
-        UserError: If the image shapes or the classes do not match.
-    """
-    train_shape, test_shape = tuple(train_set.images.shape[1:]), tuple(test_set.images.shape[1:])
-    if train_shape != test_shape:
-        hint = f"; load a folder of images at this size with --size {train_shape[-1]}"
-        hint = hint if train_shape[0] == test_shape[0] else ""
-        raise UserError(f"the set must have the image shape of the test set, {test_shape}, but got {train_shape}{hint}")
-    if train_set.class_names == test_set.class_names:
-        return test_set
-    provenance = train_set.provenance if isinstance(train_set, CondensedSet) else {}
-    train_names, test_names = set(train_set.class_names), set(test_set.class_names)
-    if train_names == test_names or ("memory" in provenance and train_names < test_names):
-        return select_classes(test_set, train_set.class_names)
-    if train_set.num_classes != test_set.num_classes:
-        raise UserError(
-            f"the set must have the {test_set.num_classes} classes of the test set, but got {train_set.num_classes}"
-        )
-    numbers = tuple(map(str, range(test_set.num_classes)))  # the class names of data without names
-    if numbers not in (train_set.class_names, test_set.class_names):
-        pairs = zip(train_set.class_names, test_set.class_names, strict=True)
-        train_name, test_name = next(pair for pair in pairs if pair[0] != pair[1])
-        raise UserError(f"the set must have the classes of the test set, such as {test_name!r}, but got {train_name!r}")
-    dataset = (
-        train_set.provenance.get("dataset", test_set.name) if isinstance(train_set, CondensedSet) else test_set.name
-    )
-    if dataset != test_set.name:
-        warnings.warn(
-            f"the set was made from {dataset!r}, not from {test_set.name!r}, and their class names differ: the classes "
-            "are matched by their numbers",
-            stacklevel=2,
-        )
-    return test_set

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
-from condenset.errors import UserError, check, check_int
+from condenset.errors import UserError, check, check_int, option_name
 from condenset.training.protocol import Protocol
 
 
@@ -31,7 +31,8 @@ class LearnedSteps:
 def read_learned_steps(train_set: CondensedSet | ImageData, protocol: Protocol) -> LearnedSteps:
     """Return the steps that a set contains."""
     if isinstance(train_set, ImageData) or train_set.step_sizes is None:
-        raise UserError("learned_steps needs a set with learned step sizes, such as those of the method dd")
+        name = option_name("learned_steps")
+        raise UserError(f"{name} needs a set with learned step sizes, such as those of the method dd")
     recipe, step_sizes = train_set.provenance.get("recipe", {}), train_set.step_sizes
     steps = recipe.get("steps")
     is_divisor = isinstance(steps, int) and steps > 0 and len(step_sizes) % steps == 0

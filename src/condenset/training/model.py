@@ -93,23 +93,24 @@ class Model:
         return self.forward(weights | self._own_buffers, images_NCHW.to(self.dtype))
 
     @torch.no_grad()
-    def accuracy(
+    def predict(
         self, weights_P: Tensor, test_set: DeviceDataset, after_batch: Callable[[], None] = lambda: None
-    ) -> float:
-        """Return the fraction of test images that are classified correctly."""
+    ) -> Tensor:
+        """Return the predicted class of each test image, (N,) int64 on the device."""
         weights = self.parameters.unflatten(weights_P, self.dtype) | self._own_buffers
-        num_right = torch.zeros((), device=self.compute.device)
+        batch_size = max(1, TEST_BATCH * 64**2 // max(test_set.size, 64) ** 2)  # bounds the memory of large images
+        predictions = torch.empty(len(test_set), dtype=torch.int64, device=self.compute.device)
         self.network.eval()
         try:
-            for first in range(0, len(test_set), TEST_BATCH):
-                part = slice(first, first + TEST_BATCH)
+            for first in range(0, len(test_set), batch_size):
+                part = slice(first, first + batch_size)
                 with self.user_code(0, "accuracy", first):
                     logits = self.eval_forward(weights, test_set.images(part).to(self.dtype))
-                num_right += (logits.argmax(1) == test_set.labels[part]).sum()
+                predictions[part] = logits.argmax(1)
                 after_batch()
         finally:
             self.network.train()
-        return float(num_right) / len(test_set)
+        return predictions
 
     @torch.no_grad()
     def export(self, weights_P: Tensor) -> nn.Module:

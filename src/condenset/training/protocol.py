@@ -9,6 +9,7 @@ from typing import Any
 
 from condenset import augment, networks
 from condenset.config import (
+    MAX_NETWORKS,
     check_bool_fields,
     check_int_fields,
     check_momentum_field,
@@ -17,7 +18,7 @@ from condenset.config import (
     field_names,
     make_config,
 )
-from condenset.errors import UserError, check
+from condenset.errors import UserError, check, option_name
 
 DIGITS = ("digits", 8)  # name and image size of the demonstration dataset, which has quick presets
 DIGITS_NETWORK = "convnet(width=64, depth=2)"
@@ -67,7 +68,8 @@ class Protocol:
     def __post_init__(self) -> None:
         object.__setattr__(self, "network", networks.as_spec(self.network))
         check_bool_fields(self, "learned_steps")
-        check_int_fields(self, 1, "num_networks", "batch_size")
+        check_int_fields(self, 1, "num_networks", maximum=MAX_NETWORKS)
+        check_int_fields(self, 1, "batch_size")
         check_int_fields(self, 0, "epochs")
         check_positive_fields(self, "lr")
         check_momentum_field(self)
@@ -140,6 +142,6 @@ def check_ignored_options(fields: Mapping[str, Any]) -> None:
     if field_names(Protocol) <= fields.keys():
         return
     for name, overridden in OVERRIDDEN_FIELDS.items():
-        ignored = [field for field in overridden if field in fields]
+        ignored = [option_name(field) for field in overridden if field in fields]
         if fields.get(name) and ignored:
-            raise UserError(f"{name} replaces {', '.join(ignored)}: give only one of them")
+            raise UserError(f"{option_name(name)} replaces {', '.join(ignored)}: give only one of them")

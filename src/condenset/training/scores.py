@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any
+
+from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,6 +22,8 @@ class Scores:
         network: The display name of the network.
         protocol: The fields of the protocol, the seed and the precision.
         seconds: The time of training and testing.
+        confusion: (K, K) int64, the number of test images by class and predicted class, summed over the networks.
+            None: unknown.
 
     Example:
         >>> import condenset as cs
@@ -33,6 +38,7 @@ class Scores:
     network: str
     protocol: Mapping[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
+    confusion: Tensor | None = field(default=None, repr=False, compare=False)
 
     @property
     def mean(self) -> float:
@@ -43,6 +49,25 @@ class Scores:
     def std(self) -> float:
         """The population standard deviation, as in the paper's tables."""
         return math.sqrt(sum((accuracy - self.mean) ** 2 for accuracy in self.accuracies) / len(self.accuracies))
+
+    @property
+    def test_images(self) -> tuple[int, ...]:
+        """The number of test images per class."""
+        return () if self.confusion is None else tuple((self.confusion.sum(1) // len(self.accuracies)).tolist())
+
+    @property
+    def per_class_accuracy(self) -> tuple[float | None, ...]:
+        """The mean accuracy on the test images of each class, or None for a class without test images."""
+        if self.confusion is None:
+            return ()
+        pairs = zip(self.confusion.diag().tolist(), self.confusion.sum(1).tolist(), strict=True)
+        return tuple(right / num if num else None for right, num in pairs)
+
+    @property
+    def balanced_accuracy(self) -> float | None:
+        """The mean of the accuracies of the classes that have test images. None: unknown."""
+        accuracies = [accuracy for accuracy in self.per_class_accuracy if accuracy is not None]
+        return fmean(accuracies) if accuracies else None
 
     def __str__(self) -> str:
         record = {"accuracies": self.accuracies, "accuracy_mean": self.mean, "accuracy_std": self.std}

@@ -219,11 +219,14 @@ class Trainer:
         for num in dict.fromkeys([*self._batch_sizes, *([0] if len(self._batch_sizes) > 1 else [])]):
             self._get_step(num)
 
-    def train_epoch(self, order_key: Tensor, epoch: int | Tensor) -> None:
+    def train_epoch(
+        self, order_key: Tensor, epoch: int | Tensor, after_step: Callable[[], None] = lambda: None
+    ) -> None:
         """Take one step on every batch, in the order drawn for this epoch."""
         self._begin_epoch(order_key, epoch)
         for num in self._batch_sizes:
             self._get_step(num)()
+            after_step()
 
     def release(self) -> None:
         """Free the GPU memory of captured steps."""
@@ -235,9 +238,13 @@ class Trainer:
         """Return a copy of the trained network, in float32 and evaluation mode."""
         return self.model.export(self.weights)
 
-    def accuracy(self, test_set: DeviceDataset, after_batch: Callable[[], None] = lambda: None) -> float:
+    def predict(self, test_set: DeviceDataset, after_batch: Callable[[], None] = lambda: None) -> Tensor:
+        """Return the class that the trained network predicts for each test image, (N,) on the device."""
+        return self.model.predict(self.weights, test_set, after_batch)
+
+    def accuracy(self, test_set: DeviceDataset) -> float:
         """Return the fraction of test images that the trained network classifies correctly."""
-        return self.model.accuracy(self.weights, test_set, after_batch)
+        return int((self.predict(test_set) == test_set.labels).sum()) / len(test_set)
 
     def _begin_epoch(self, order_key: Tensor, epoch: int | Tensor) -> None:
         if len(self.data) <= self.protocol.batch_size:  # one step uses all images, so the order does not matter

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import os
 import pickle
 import struct
@@ -19,6 +20,8 @@ from helpers.data_files import (
     write_pickle,
 )
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*should have")  # the test files have few images
+
 
 class limit_memory:
     """Fail if the block allocates more than a few megabytes."""
@@ -32,7 +35,7 @@ class limit_memory:
         assert peak < 16 << 20
 
 
-@pytest.mark.parametrize("protocol", [2, 4])
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
 def test_cifar10_round_trip(tmp_path: Path, protocol: int) -> None:
     directory = tmp_path / "cifar-10-batches-py"
     write_cifar10(directory)
@@ -70,6 +73,16 @@ def test_python_2_pickle_is_read(tmp_path: Path) -> None:
     assert content["data"].pixels.shape == (1, 3072) and content["labels"] == [7]
 
 
+def test_official_class_names_are_read(tmp_path: Path) -> None:
+    names = b"airplane automobile bird cat deer dog frog horse ship truck".split()
+    texts = b"".join(b"U%c%bq%c" % (len(name), name, index) for index, name in enumerate(names, 5))
+    head = b"\x80\x02}q\x01(U\x13num_cases_per_batchq\x02M\x10'U\x0blabel_namesq\x03]q\x04("
+    content = head + texts + b"eU\x07num_visq\x0fM\x00\x0cu."
+    assert hashlib.md5(content).hexdigest() == "5ff9c542aee3614f3951f8cda6e48888"  # of the official batches.meta
+    (tmp_path / "batches.meta").write_bytes(content)
+    assert read_cifar_pickle(tmp_path / "batches.meta")["label_names"] == names
+
+
 class RunsCommand:
     """An object whose pickle runs a command if it is read by pickle.load."""
 
@@ -94,8 +107,8 @@ INVALID_PICKLES = {
     "cut": (pickle.dumps(make_cifar_batch(20, "labels", 10), 2)[:-500], "not a valid CIFAR file"),
     "noise": (bytes(range(256)), "not a valid CIFAR file"),
     "a list": (pickle.dumps([1, 2]), "must contain a dict"),
-    "objects": (pickle.dumps({"data": np.array([RunsCommand()], object)}, 2), "must be uint8, but one is 'O8'"),
-    "floats": (pickle.dumps({"data": np.zeros((2, 3072))}, 2), "must be uint8"),
+    "objects": (pickle.dumps({"data": np.array([RunsCommand()], object)}, 2), "is not uint8 but O8"),
+    "floats": (pickle.dumps({"data": np.zeros((2, 3072))}, 2), "is not uint8"),
     "wrong width": (pickle.dumps({b"data": np.zeros((2, 3071), np.uint8)}, 2), "shape (2, 3071)"),
     "one dimension": (pickle.dumps({b"data": np.zeros(3072, np.uint8)}, 2), "shape (3072,)"),
     "no data": (pickle.dumps({b"labels": [1]}, 2), "got nothing"),
@@ -104,13 +117,35 @@ INVALID_PICKLES = {
     "negative shape": (pickle_array((1, (-1, 3072), "DTYPE", False, "x")), "not a valid CIFAR file"),
     "text for bytes": (pickle_array((1, (1, 3072), "DTYPE", False, "x" * 3072)), "bytes in C order"),
     "no dtype": (pickle_array((1, (1, 3072), None, False, bytes(3072))), "bytes in C order"),
-    "no state": (pickle_array(())[:-3] + b"0s.", "an array without content"),
-    "huge memo": (b"\x80\x02}r\xff\xff\xff\x7f.", "got nothing"),
+    "no state": (pickle_array(())[:-5] + b"s.", "an array without content"),
+    "incomplete state": (pickle_array(()), "the content of an array is incomplete"),
+    "huge memo": (b"\x80\x02}r\xff\xff\xff\x7f.", "the memo index must be at most"),
     "huge bytes": (b"\x80\x04\x8e" + struct.pack("<Q", 1 << 60) + b"x.", "not a valid CIFAR file"),
-    "state on a function": (b"\x80\x02cnumpy\ndtype\n}X\x01\x00\x00\x00aK\x01sb.", "cannot be given state"),
+    "state on a function": (b"\x80\x02cnumpy\ndtype\n}X\x01\x00\x00\x00aK\x01sb.", "not an array gets content"),
+    "huge bytearray": (
+        b"\x80\x05\x96" + struct.pack("<Q", 1 << 33) + b"x.",
+        "before 8589934592 bytes",
+    ),
+    "many marks": (b"\x80\x02" + b"(" * 1_000_000 + b".", "values are nested more than 100 times"),
+    "many keys": (pickle.dumps({str(number): 1 for number in range(101)}, 2), "a dict has more than 100 keys"),
+    "colliding keys": (pickle.dumps({number * (2**61 - 1): 1 for number in range(4)}, 2), "a key that is not text"),
+    "repeated encoding": (
+        b"\x80\x02c_codecs\nencode\nq\x00X\x10\x27\x00\x00"
+        + b"x" * 10_000
+        + b"q\x01X\x06\x00\x00\x00latin1q\x02"
+        + b"h\x00h\x01h\x02\x86R" * 10_000
+        + b".",
+        "more text is encoded than the file contains",
+    ),
+    "long name": (b"\x80\x04X\x50\xc3\x00\x00" + b"x" * 50_000 + b"\x8c\x01y\x93.", f"{'x' * 50}.y is not allowed"),
+    "a missing value": (b"\x80\x02(K\x01(s.", "a value is missing"),
+    "a missing mark": (b"\x80\x02}u.", "a mark is missing"),
+    "an empty memo": (b"\x80\x02h\x07.", "nothing is stored under 7"),
+    "an unknown opcode": (b"\x80\x02}0.", "the opcode b'0' at byte 3 is not allowed"),
     "persistent": (b"Pabc\n.", "not a valid CIFAR file"),
-    "deep": (b"\x80\x02" + b"(" * 5000 + b"t" * 5000 + b".", "must contain a dict"),
-    "strange key": (pickle.dumps({10**5000: 1, ("x",): 2}, 2), "got nothing"),
+    "deep": (b"\x80\x02" + b"(" * 90 + b"t" * 90 + b".", "must contain a dict"),
+    "strange key": (pickle.dumps({("x",): 2}, 2), "a dict has a key that is not text"),
+    "long number": (pickle.dumps({"x": 10**500}, 2), "a number has more than 64 bits"),
 }
 
 
@@ -124,7 +159,16 @@ def test_invalid_pickle_is_rejected(tmp_path: Path, user_error: ExpectUserError,
     assert not Path(tempfile.gettempdir(), "condenset-was-here").exists()
 
 
-@pytest.mark.parametrize("labels", [[0] * 19, [10] * 20, [-1] * 20, [0.5] * 20, [True] * 20, "x" * 20])
+def test_number_of_opcodes_is_limited(
+    tmp_path: Path, user_error: ExpectUserError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("condenset.data.datasets.cifar_pickle.MAX_OPCODES", 100)
+    write_pickle(tmp_path / "batch", {"labels": [1] * 100})
+    with user_error("it has more than 100 opcodes"):
+        read_cifar_pickle(tmp_path / "batch")
+
+
+@pytest.mark.parametrize("labels", [[0] * 19, [10] * 20, [-1] * 20, [None] * 20, [True] * 20, "x" * 20])
 def test_invalid_cifar_labels_are_rejected(tmp_path: Path, user_error: ExpectUserError, labels: object) -> None:
     write_cifar10(tmp_path)
     write_pickle(tmp_path / "test_batch", {**make_cifar_batch(20, "labels", 10), b"labels": labels})

@@ -21,6 +21,8 @@ from helpers.data_files import (
     write_mnist,
 )
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*should have")  # the test files have few images
+
 IDX = "train-images-idx3-ubyte"
 
 
@@ -62,6 +64,7 @@ def test_idx_round_trip(shape: list[int], compressed: bool, seed: int) -> None:
 
 
 GOOD = idx_bytes(np.zeros((4, 3, 3), np.uint8))
+LARGE = struct.pack(">HBB3I", 0, 8, 3, 1 << 20, 1 << 10, 2)
 HUGE = struct.pack(">HBB3I", 0, 8, 3, 2**31, 2**31, 2**31)
 
 
@@ -75,6 +78,7 @@ HUGE = struct.pack(">HBB3I", 0, 8, 3, 2**31, 2**31, 2**31)
         (GOOD[:-1], "declares 36 bytes"),
         (GOOD + b"x", "declares 36 bytes"),
         (HUGE + b"x" * 100, "declares"),
+        (LARGE, "must declare at most 1073741824 bytes of data, but declares 2147483648"),
     ],
 )
 @pytest.mark.parametrize("compressed", [False, True])

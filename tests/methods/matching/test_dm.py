@@ -97,6 +97,15 @@ def test_step_equals_algorithm_1(norm: str, strategy: str, counts: list[int]) ->
             torch.testing.assert_close(sets.images_KICHW[index], images[index] - new_velocity, rtol=1e-3, atol=1e-4)
 
 
+def test_images_of_a_class_do_not_depend_on_the_numbers_of_other_classes() -> None:
+    data, numbers, run = tiny_data([9, 7, 8]), (1, 4, 2), RunContext(seed=3, compute=CPU)
+    condensed = condense(data, make_recipe(ipc=numbers), run)
+    for label, number in enumerate(numbers):
+        alone = condense(data, make_recipe(ipc=number), run)
+        actual, expected = (item.images[item.labels == label] for item in (condensed, alone))
+        torch.testing.assert_close(actual, expected, rtol=1e-3, atol=1e-4)
+
+
 @pytest.mark.parametrize("norm", ["instance", "none"])
 @pytest.mark.parametrize("classes_per_chunk", [1, 2, 3])
 def test_chunks_of_classes_do_not_change_the_result(norm: str, classes_per_chunk: int) -> None:

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import io
-import math
-import pickle
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from condenset.data.datasets.cifar_pickle import ByteArray, parse_cifar_pickle
 from condenset.data.lazy import Labels, LazyDataset, Pixels, make_lazy_split
+from condenset.data.options import LoadOptions
 from condenset.data.sources import DatasetSource, Download
 from condenset.errors import UserError, format_error
-from condenset.io.directories import wrap_os_errors
-from condenset.io.files import require_file
+from condenset.io.files import read_file
 
 MAX_FILE_BYTES = 1 << 29  # the largest official file has 147 MiB
 
 
-def read_cifar10(directory: Path, size: int | None) -> LazyDataset:
+def read_cifar10(directory: Path, options: LoadOptions) -> LazyDataset:
     """Read CIFAR-10: five training batches and one test batch."""
     names = _read_class_names(directory / "batches.meta", "label_names", 10)
     batches = [_read_batch(directory / f"data_batch_{number}", "labels", 10) for number in range(1, 6)]
@@ -29,7 +26,7 @@ def read_cifar10(directory: Path, size: int | None) -> LazyDataset:
     return LazyDataset(make_lazy_split(images, labels), make_lazy_split(*test), names, str(directory))
 
 
-def read_cifar100(directory: Path, size: int | None) -> LazyDataset:
+def read_cifar100(directory: Path, options: LoadOptions) -> LazyDataset:
     """Read CIFAR-100 with its 100 fine labels."""
     names = _read_class_names(directory / "meta", "fine_label_names", 100)
     train, test = (_read_batch(directory / split, "fine_labels", 100) for split in ("train", "test"))
@@ -49,7 +46,7 @@ def _read_class_names(path: Path, key: str, num_classes: int) -> tuple[str, ...]
 def _read_batch(path: Path, key: str, num_classes: int) -> tuple[Pixels, Labels]:
     content = read_cifar_pickle(path)
     data, labels = content.get("data"), content.get(key)
-    if not isinstance(data, _Array) or data.pixels is None or data.pixels.ndim != 2 or data.pixels.shape[1] != 3072:
+    if not isinstance(data, ByteArray) or data.pixels is None or data.pixels.ndim != 2 or data.pixels.shape[1] != 3072:
         raise UserError(f"{path} must have 'data' of shape (n, 3072), but got {_describe(data)}")
     images = data.pixels.reshape(-1, 3, 32, 32)
     if not isinstance(labels, list) or len(labels) != len(images):
@@ -60,98 +57,21 @@ def _read_batch(path: Path, key: str, num_classes: int) -> tuple[Pixels, Labels]
 
 
 def _describe(value: object) -> str:
-    if isinstance(value, _Array):
+    if isinstance(value, ByteArray):
         return "an array without content" if value.pixels is None else f"shape {value.pixels.shape}"
     return f"{len(value)} items" if isinstance(value, list) else "nothing" if value is None else type(value).__name__
 
 
-class _Array:
-    """Stand-in for numpy.ndarray that accepts only the state of a uint8 array."""
-
-    __slots__ = ("pixels",)
-
-    def __init__(self, *ignored: object) -> None:
-        self.pixels: Pixels | None = None
-
-    def __setstate__(self, state: Any) -> None:
-        _version, shape, dtype, fortran, data = state
-        if not isinstance(dtype, _UInt8) or fortran is not False or not isinstance(data, bytes):
-            raise pickle.UnpicklingError("an array must be of bytes in C order")
-        if not all(type(n) is int and 0 <= n <= MAX_FILE_BYTES for n in shape) or math.prod(shape) != len(data):
-            raise pickle.UnpicklingError(f"an array of shape {shape} does not fit its {len(data)} bytes")
-        self.pixels = np.frombuffer(data, np.uint8).reshape(shape)
-
-
-class _UInt8:
-    """Stand-in for numpy.dtype that accepts only uint8."""
-
-    __slots__ = ()
-
-    def __init__(self, code: object, *ignored: object) -> None:
-        if code not in ("u1", b"u1", "|u1", b"|u1", "uint8"):
-            raise pickle.UnpicklingError(f"arrays must be uint8, but one is {code!r}")
-
-    def __setstate__(self, state: object) -> None:
-        """Ignore the state: bytes have no byte order."""
-
-
-class _Callable:
-    """A function that a pickle may call. It accepts no state and has no attribute that a pickle could set."""
-
-    __slots__ = ("_call",)
-
-    def __init__(self, call: Callable[..., object]) -> None:
-        self._call = call
-
-    def __call__(self, *args: object) -> object:
-        return self._call(*args)
-
-    def __setstate__(self, state: object) -> None:
-        raise pickle.UnpicklingError("a function cannot be given state")
-
-
-def _encode(text: object, encoding: object = "latin1") -> bytes:
-    """Do what codecs.encode does in pickles that Python 3 wrote for Python 2."""
-    if not isinstance(text, str) or encoding not in ("latin1", "latin-1"):
-        raise pickle.UnpicklingError("bytes must be written as latin1 text")
-    return text.encode("latin1")
-
-
-_ALLOWED: dict[tuple[str, str], Callable[..., object]] = {
-    ("numpy.core.multiarray", "_reconstruct"): _Array,
-    ("numpy._core.multiarray", "_reconstruct"): _Array,
-    ("numpy", "ndarray"): _Array,
-    ("numpy", "dtype"): _UInt8,
-    ("_codecs", "encode"): _encode,
-    ("codecs", "encode"): _encode,
-}
-
-
-# The unpickler written in Python has a dict as its memo. The one in C lets a short file request gigabytes for it.
-class _CifarUnpickler(pickle._Unpickler):
-    """Unpickler of plain values and byte arrays. It resolves six names, to the stand-ins above, and no others."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in _ALLOWED:
-            raise pickle.UnpicklingError(f"{module}.{name} is not allowed in an image dataset")
-        return _Callable(_ALLOWED[module, name])
-
-
 def read_cifar_pickle(path: Path) -> dict[str, Any]:
-    """Return the dict in a CIFAR pickle, with keys as text and arrays as `_Array`; nothing from the file is run."""
-    size = require_file(path)
-    if size > MAX_FILE_BYTES:
-        raise UserError(f"{path} must have at most {MAX_FILE_BYTES} bytes, but got {size}")
-    with wrap_os_errors(path, "read"):
-        stream = io.BytesIO(path.read_bytes())
+    """Return the dict in a CIFAR pickle, with keys as text and arrays as `ByteArray`."""
+    stored = read_file(path, MAX_FILE_BYTES)
     try:
-        content = _CifarUnpickler(stream, encoding="bytes").load()
-    except Exception as error:  # a malicious pickle can make its reader raise anything
+        content = parse_cifar_pickle(stored)
+    except ValueError as error:
         raise UserError(f"{path} is not a valid CIFAR file: {format_error(error)}") from None
     if not isinstance(content, dict):
         raise UserError(f"{path} must contain a dict, but got {type(content).__name__}")
-    texts = {key.decode("utf-8", "replace") if isinstance(key, bytes) else key: v for key, v in content.items()}
-    return {key: value for key, value in texts.items() if isinstance(key, str)}
+    return {key.decode("utf-8", "replace") if isinstance(key, bytes) else key: v for key, v in content.items()}
 
 
 CIFAR10 = DatasetSource(

@@ -6,13 +6,15 @@ from pathlib import Path
 
 import numpy as np
 
-from condenset.data.lazy import HELD_OUT_NOTE, LazyDataset, hold_out, make_lazy_split
+from condenset.data.hold_out import hold_out
+from condenset.data.lazy import LazyDataset, make_lazy_split
+from condenset.data.options import LoadOptions
 from condenset.data.sources import DatasetSource
 
 CLASS_NAMES = tuple("0123456789")
 
 
-def read_digits(directory: Path, size: int | None) -> LazyDataset:
+def read_digits(directory: Path, options: LoadOptions) -> LazyDataset:
     """Read the digits, with pixel values scaled from 0..16 to 0..255."""
     from sklearn.datasets import load_digits
 
@@ -24,7 +26,7 @@ def read_digits(directory: Path, size: int | None) -> LazyDataset:
         make_lazy_split(images, labels, train),
         make_lazy_split(images, labels, test),
         CLASS_NAMES,
-        f"the digits of scikit-learn; {HELD_OUT_NOTE}",
+        "the digits of scikit-learn; every fifth image of a class is held out for the test",
         allow_hflip=False,
     )
 

@@ -2,37 +2,53 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
 
 from condenset.data.folders import ImageFiles, list_class_files, make_folder_dataset
-from condenset.data.image_files import TargetShape
+from condenset.data.image_decoding import TargetShape
 from condenset.data.lazy import LazyDataset
+from condenset.data.options import LoadOptions
 from condenset.data.sources import DatasetSource, Download
 from condenset.errors import UserError
-from condenset.io.directories import wrap_os_errors
+from condenset.io.files import read_file
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 SIZE = 64  # pixels
+MAX_TEXT_BYTES = 1 << 24  # of words.txt and val_annotations.txt; the official ones have at most 2.5 MiB
 
 
-def read_imagenet(directory: Path, size: int | None) -> LazyDataset:
-    """Read ImageNet-1K from DIRECTORY/train/WNID and DIRECTORY/val/WNID, with images resized to 64x64 or `size`."""
+def read_imagenet(directory: Path, options: LoadOptions) -> LazyDataset:
+    """Read ImageNet-1K from DIRECTORY/train/WNID and DIRECTORY/val/WNID, with images resized to 64x64 by default."""
     train, test = list_class_files(directory / "train"), list_class_files(directory / "val")
-    return make_folder_dataset(train, test, str(directory), TargetShape(3, size or SIZE, resize=True))
+    target = _make_target(options, resize=True)
+    return make_folder_dataset(train, test, str(directory), options, target)
 
 
-def read_tinyimagenet(directory: Path, size: int | None) -> LazyDataset:
+def read_tinyimagenet(directory: Path, options: LoadOptions) -> LazyDataset:
     """Read TinyImageNet, with classes in the order of their WordNet ids; val/ is the test split."""
     train = list_class_files(directory / "train")
     is_annotated = (directory / "val" / "val_annotations.txt").is_file()
     val = directory / "val"
     test = _read_annotated(val, train.class_names) if is_annotated else list_class_files(val)
-    target = TargetShape(3, size or SIZE, resize=size is not None)
-    dataset = make_folder_dataset(train, test, str(directory), target)
+    target = _make_target(options, resize=options.size is not None)
+    dataset = make_folder_dataset(train, test, str(directory), options, target)
     names = read_class_names(directory / "words.txt", train.class_names)
-    return LazyDataset(dataset.train, dataset.test, names, dataset.source)
+    return dataclasses.replace(dataset, class_names=names)
+
+
+def _make_target(options: LoadOptions, *, resize: bool) -> TargetShape:
+    return TargetShape(
+        3,
+        options.size or SIZE,
+        resize=resize,
+        fit=options.fit,
+        background=options.background,
+        white_level=options.white_level,
+        use_exif=False,  # as in published results
+    )
 
 
 def _read_annotated(directory: Path, class_names: tuple[str, ...]) -> ImageFiles:
@@ -55,8 +71,7 @@ def _read_annotated(directory: Path, class_names: tuple[str, ...]) -> ImageFiles
 
 
 def _read_lines(path: Path) -> list[str]:
-    with wrap_os_errors(path, "read"):
-        return [line for line in path.read_text("utf-8", "replace").splitlines() if line.strip()]
+    return [line for line in read_file(path, MAX_TEXT_BYTES).decode("utf-8", "replace").splitlines() if line.strip()]
 
 
 def read_class_names(words: Path, wnids: tuple[str, ...]) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import math
+import os
 import struct
 import zlib
 from pathlib import Path
@@ -12,9 +13,10 @@ from typing import BinaryIO
 import numpy as np
 
 from condenset.data.lazy import Labels, LazyDataset, Pixels, make_lazy_split
+from condenset.data.options import LoadOptions
 from condenset.data.sources import DatasetSource, Download
 from condenset.errors import UserError, format_error
-from condenset.io.files import MAX_DEFLATE_RATIO, require_file
+from condenset.io.files import MAX_DEFLATE_RATIO, open_file
 
 DIGIT_NAMES = tuple("0123456789")
 FASHION_NAMES = (
@@ -22,14 +24,15 @@ FASHION_NAMES = (
 )  # fmt: skip
 IDX_FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 READ_BYTES = 1 << 20
+MAX_ARRAY_BYTES = 1 << 30  # of an idx file; the official ones have at most 45 MiB
 
 
-def read_mnist(directory: Path, size: int | None) -> LazyDataset:
+def read_mnist(directory: Path, options: LoadOptions) -> LazyDataset:
     """Read MNIST."""
     return _read_idx_dataset(directory, DIGIT_NAMES)
 
 
-def read_fashionmnist(directory: Path, size: int | None) -> LazyDataset:
+def read_fashionmnist(directory: Path, options: LoadOptions) -> LazyDataset:
     """Read Fashion-MNIST."""
     return _read_idx_dataset(directory, FASHION_NAMES)
 
@@ -55,11 +58,13 @@ def _plain_or_gz(path: Path) -> Path:
 
 def read_idx(path: Path, dims: int) -> Pixels:
     """Return the array of an idx file of bytes, plain or .gz, with `dims` dimensions."""
-    file_size = require_file(path)
     compressed = path.suffix == ".gz"
     try:
-        with gzip.open(path, "rb") if compressed else path.open("rb") as file:
-            return _read_idx(file, dims, file_size, compressed)
+        with open_file(path) as file:
+            file_size = os.fstat(file.fileno()).st_size
+            return _read_idx(gzip.GzipFile(fileobj=file) if compressed else file, dims, file_size, compressed)
+    except UserError:
+        raise
     except (OSError, EOFError, zlib.error) as error:
         raise UserError(f"cannot read {path}: {format_error(error)}") from None
     except ValueError as error:
@@ -74,6 +79,8 @@ def _read_idx(file: BinaryIO | gzip.GzipFile, dims: int, file_size: int, compres
     shape = struct.unpack(f">{dims}I", header[4:])
     count = math.prod(shape)
     # The header is checked before the memory is allocated.
+    if count > MAX_ARRAY_BYTES:
+        raise ValueError(f"its header must declare at most {MAX_ARRAY_BYTES} bytes of data, but declares {count}")
     if (count > file_size * MAX_DEFLATE_RATIO) if compressed else (count != file_size - header_bytes):
         raise ValueError(f"its header declares {count} bytes of data, but the file has {file_size} bytes in total")
     data = np.empty(count, np.uint8)

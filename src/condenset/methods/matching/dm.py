@@ -8,11 +8,9 @@ Shapes: K classes, B real and I synthetic images per class, F features, U unifor
 from __future__ import annotations
 
 import dataclasses
-import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,8 +22,14 @@ from condenset.data.image_data import ImageData
 from condenset.engine.device import ComputeDevice
 from condenset.engine.memory import default_memory_limit
 from condenset.errors import check
+from condenset.io.user_directories import expand_user
 from condenset.methods.common import record_loss
-from condenset.methods.matching.matcher import Matcher, check_batch_norm_memory, estimate_matching_memory
+from condenset.methods.matching.matcher import (
+    Matcher,
+    check_batch_norm_memory,
+    estimate_matching_memory,
+    peak_memory,
+)
 from condenset.methods.matching.objectives import mean_distance
 from condenset.methods.matching.pool import NetworkPool, parse_accuracy_range
 from condenset.methods.matching.sets import Chunk
@@ -63,7 +67,7 @@ class DMRecipe(MatchingRecipe):
         parse_accuracy_range(self.group)
         check(bool(self.pool) or self.group == "all", "group must come with the pool that it selects from", self.group)
         if self.pool:  # absolute, because a run may be resumed from another directory
-            object.__setattr__(self, "pool", str(Path(os.path.expanduser(self.pool)).absolute()))
+            object.__setattr__(self, "pool", str(expand_user(self.pool).absolute()))
 
     def identity(self) -> dict[str, Any]:
         """Return the settings with the fingerprint of the pool in place of its path."""
@@ -163,6 +167,15 @@ def num_that_fit(data: ImageData, recipes: Sequence[DMRecipe], run: RunContext) 
     return 1 + sum(limit is None or estimate.total(num_classes) <= limit for estimate in estimates)
 
 
+def estimate_memory(data: ImageData, recipe: DMRecipe, compute: ComputeDevice, memory_limit: int | None) -> int:
+    """Return the bytes that a run needs, without those of a pool."""
+    network = build_on_meta(recipe.network, data, embedding=True)
+    memory = estimate_matching_memory(network, data, [recipe], compute)
+    if networks.uses_batch_norm(network):
+        return memory.total(data.num_classes)
+    return peak_memory(memory, data.num_classes, compute, memory_limit)
+
+
 def check_recipe(data: ImageData, recipe: DMRecipe, compute: ComputeDevice, memory_limit: int | None) -> None:
     """Refuse a pool that does not fit the data, and a memory limit that batch norm cannot meet."""
     network = build_on_meta(recipe.network, data, embedding=True)
@@ -194,6 +207,7 @@ METHOD = Method(
     check=check_recipe,
     condense_sizes=condense_sizes,
     can_share=can_share,
+    estimate_memory=estimate_memory,
     num_that_fit=num_that_fit,
     supports_snapshots=True,
 )

@@ -14,13 +14,14 @@ from condenset.augment import Transform
 from condenset.data.class_store import ClassStore
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
+from condenset.data.ipc import format_ipc
 from condenset.engine import rng
 from condenset.engine.compile import Forward, uses_custom_kernels
 from condenset.engine.device import ComputeDevice
 from condenset.engine.memory import MemoryEstimate, estimate_memory, images_per_pass, num_classes_that_fit
 from condenset.errors import UserError
 from condenset.io.bytesize import format_bytes
-from condenset.methods.common import NUM_LOSSES, build_condensed_set
+from condenset.methods.common import NUM_LOSSES, build_condensed_set, images_per_class
 from condenset.methods.matching.objectives import Objective
 from condenset.methods.matching.sets import Chunk, PaddingMask, SetGroup, SyntheticSets
 from condenset.methods.registry import method_of
@@ -125,7 +126,11 @@ class Matcher(ABC):
         """Return (K, N, F) features; padding does not enter the network, because batch norm would see it."""
         images = images_KNCHW.flatten(0, 1).to(self.dtype)
         inputs = images if mask.positions is None else images[mask.positions]
-        outputs = [self.forward(network, part) for part in inputs.split(images_per_pass or len(inputs))]
+        outputs = []
+        for part in inputs.split(images_per_pass or len(inputs)):
+            outputs.append(self.forward(network, part))
+            if not torch.is_grad_enabled():  # real images, most of the work
+                self.run.check_stop(len(part) / len(inputs) / len(self.chunks))
         features = torch.cat(outputs) if len(outputs) > 1 else outputs[0]
         if mask.positions is not None:
             features = features.new_zeros(len(images), features.shape[1]).index_copy(0, mask.positions, features)
@@ -142,7 +147,7 @@ class Matcher(ABC):
     def solve(self) -> list[CondensedSet]:
         """Run to the last iteration and return the sets."""
         run, slices = self.run, self.sets.slices
-        ipcs = [set_slice.recipe.ipc for set_slice in slices]
+        ipcs = [set_slice.recipe.to_dict()["ipc"] for set_slice in slices]
         provenance = {**self.provenance, "together": ipcs} if len(ipcs) > 1 else self.provenance
 
         def result(index: int, seconds: float) -> CondensedSet:
@@ -150,7 +155,7 @@ class Matcher(ABC):
             recipe: Any = slices[index].recipe
             return build_condensed_set(images_NCHW, labels, self.data, recipe, run, seconds, **provenance)
 
-        description = f"{method_of(self.recipe).name}, {', '.join(map(str, ipcs))} per class"
+        description = f"{method_of(self.recipe).name}, {', '.join(map(format_ipc, ipcs))} per class"
         seconds = run_loop(
             run, self.state, self.recipe.iterations, self.make_step, description, lambda seconds: result(0, seconds)
         )
@@ -178,6 +183,11 @@ def max_classes_per_pass(data: ImageData, run: RunContext, memory: MemoryEstimat
         check_batch_norm_memory(memory, num_classes, run.memory_limit)
         return num_classes
     return run.classes_per_chunk or num_classes_that_fit(memory, run.compute, run.memory_limit)
+
+
+def peak_memory(memory: MemoryEstimate, num_classes: int, compute: ComputeDevice, memory_limit: int | None) -> int:
+    """Return the bytes of a run without batch norm, which processes as many classes at once as fit."""
+    return memory.total(min(num_classes, num_classes_that_fit(memory, compute, memory_limit)))
 
 
 def check_batch_norm_memory(memory: MemoryEstimate, num_classes: int, memory_limit: int | None) -> None:
@@ -210,7 +220,7 @@ def estimate_matching_memory(
         pool_bytes: Bytes of a pool of networks.
     """
     largest_class = max(data.class_counts)
-    ipcs = [min(recipe.ipc, largest_class) for recipe in recipes]
+    ipcs = [max(images_per_class(data, recipe)) for recipe in recipes]
     estimate = estimate_memory(
         network,
         compute,

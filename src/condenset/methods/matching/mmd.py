@@ -5,9 +5,9 @@ Shapes: K classes, B real and I synthetic images per class, F pixels.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -18,11 +18,12 @@ from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
 from condenset.engine.compile import functional_forward
 from condenset.engine.device import ComputeDevice
+from condenset.engine.memory import MemoryEstimate
 from condenset.engine.rng import make_key
 from condenset.errors import check, check_choice
 from condenset.methods.common import images_per_class
 from condenset.methods.matching.dm import DistributionMatching
-from condenset.methods.matching.matcher import estimate_matching_memory
+from condenset.methods.matching.matcher import estimate_matching_memory, peak_memory
 from condenset.methods.matching.objectives import Objective, mean_distance
 from condenset.methods.recipe import INITS, Recipe, check_learning_fields
 from condenset.methods.registry import Method
@@ -30,6 +31,7 @@ from condenset.methods.samplers import NoNetworks
 from condenset.runs.context import RunContext
 from condenset.training.protocol import DIGITS
 
+KERNEL_NAMES = ("linear", "polynomial", "rbf", "laplacian")
 DEGREE = 3  # of the polynomial kernel
 MEDIAN_IMAGES = 64  # real images per class whose distances give the bandwidth
 
@@ -52,6 +54,8 @@ class MMDRecipe(Recipe):
         init: Start from "real" images or from "noise".
     """
 
+    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {**Recipe.choices, "kernel": KERNEL_NAMES}
+
     kernel: str = "linear"
     bandwidth: float = 0.0
     iterations: int = 20_000
@@ -63,7 +67,7 @@ class MMDRecipe(Recipe):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_learning_fields(self)
-        check_choice("kernel", self.kernel, ("linear", *KERNELS))
+        check_choice("kernel", self.kernel, KERNEL_NAMES)
         check_non_negative_field(self, "bandwidth")
         has_bandwidth = self.kernel in ("rbf", "laplacian")
         check(has_bandwidth or not self.bandwidth, f"the {self.kernel} kernel has no bandwidth", self.bandwidth)
@@ -79,9 +83,7 @@ def condense(data: ImageData, recipe: MMDRecipe, run: RunContext) -> CondensedSe
 
 def make_problem(data: ImageData, recipe: MMDRecipe, run: RunContext) -> DistributionMatching:
     """Return the initial state of a run; pixels are always float32."""
-    batch_size, ipc = min(recipe.batch_size, max(data.class_counts)), max(images_per_class(data, recipe))
     network, compute = nn.Flatten(), ComputeDevice(run.compute.device, torch.float32)
-    pair_bytes = _pair_bytes(recipe.kernel, batch_size, ipc, data.images[0].numel())
     problem = DistributionMatching(
         data,
         [recipe],
@@ -92,7 +94,7 @@ def make_problem(data: ImageData, recipe: MMDRecipe, run: RunContext) -> Distrib
         objective=mean_distance,
         operations=(),
         dtype=torch.float32,
-        memory=estimate_matching_memory(network, data, [recipe], compute, objective_bytes=pair_bytes),
+        memory=_matching_memory(data, recipe, compute),
     )
     if recipe.kernel != "linear":
         norm = 1 if recipe.kernel == "laplacian" else 2
@@ -166,6 +168,18 @@ def median_distance(store: ClassStore, seed: int, norm: int) -> float:
     return median or num_pixels ** (1 / norm)  # with one image per class, or equal images, any scale will do
 
 
+def estimate_memory(data: ImageData, recipe: MMDRecipe, compute: ComputeDevice, memory_limit: int | None) -> int:
+    """Return the bytes that a run needs."""
+    compute = ComputeDevice(compute.device, torch.float32)
+    return peak_memory(_matching_memory(data, recipe, compute), data.num_classes, compute, memory_limit)
+
+
+def _matching_memory(data: ImageData, recipe: MMDRecipe, compute: ComputeDevice) -> MemoryEstimate:
+    batch_size, ipc = min(recipe.batch_size, max(data.class_counts)), max(images_per_class(data, recipe))
+    pair_bytes = _pair_bytes(recipe.kernel, batch_size, ipc, data.images[0].numel())
+    return estimate_matching_memory(nn.Flatten(), data, [recipe], compute, objective_bytes=pair_bytes)
+
+
 def _pair_bytes(kernel: str, real: int, synthetic: int, num_pixels: int) -> int:
     """Return the bytes per class of all pairs; the backward pass of L1 distances stores every pixel of every pair."""
     if kernel == "linear":
@@ -187,5 +201,6 @@ METHOD = Method(
     summary="Match raw pixels of real and synthetic images under a kernel, without network or augmentation.",
     presets=presets,
     tiny={"iterations": 5, "batch_size": 32},
+    estimate_memory=estimate_memory,
     supports_snapshots=True,
 )

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from condenset import networks
 from condenset.data.image_data import ImageData
 from condenset.engine import ComputeDevice
-from condenset.errors import UserError, check, check_path_encoding
+from condenset.errors import UserError, by_interface, check, check_path_encoding
 from condenset.io.directories import is_empty
 from condenset.io.files import json_hash, read_rows
 from condenset.io.metadata import read_json, read_tensor_metadata
@@ -208,8 +208,10 @@ def check_pool_directory(directory: Path, metadata: Mapping[str, Any] | None = N
 def _read_pool_file(directory: Path) -> dict[str, Any]:
     path = directory / POOL_FILE
     if not path.is_file():
-        hint = "create one with 'condenset networks train-pool'"
-        raise UserError(f"{directory} is not a pool of networks, because it has no {POOL_FILE}; {hint}")
+        command = by_interface(command_line="'condenset networks train-pool'", python="cs.train_pool")
+        raise UserError(
+            f"{directory} is not a pool of networks, because it has no {POOL_FILE}; create one with {command}"
+        )
     metadata: dict[str, Any] = read_json(
         path, "a description of a pool of networks", hint="train another pool", is_valid=_is_pool_metadata
     )

@@ -16,10 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from condenset import networks
+from condenset import augment, networks
+from condenset.config import MAX_NETWORKS
 from condenset.data.image_data import ImageData, check_image_data
 from condenset.data.split import train_val_split
 from condenset.engine import ComputeDevice
+from condenset.engine.defaults import torch_defaults
 from condenset.engine.memory import remaining_groups
 from condenset.errors import UserError, check, check_int
 from condenset.io.directories import ensure_writable, lock_directory, remove_temporary_files, wrap_os_errors
@@ -40,6 +42,7 @@ VAL_SHARE = 0.1  # of the training images of every class
 VALIDATION_GROWTH = 1.25  # ratio of the steps of two validations in the first epoch, where the accuracy rises fastest
 
 
+@torch_defaults()
 def train_pool(
     data: ImageData,
     directory: str | os.PathLike[str],
@@ -100,7 +103,7 @@ def pool_protocol(data: ImageData, **fields: Any) -> Protocol:
     protocol = training_protocol(name=data.name, size=data.size, whole=True, defaults={"epochs": EPOCHS}, **fields)
     is_built_in = networks.has_default_init(protocol.network)
     check(is_built_in, "the network of a pool must be a spec of a built-in network", protocol.network)
-    return protocol
+    return augment.remove_unused_flip(protocol, allow_hflip=data.allow_hflip)
 
 
 def fill_pool(
@@ -116,7 +119,7 @@ def fill_pool(
     Each network is one file, written when its training ends. The directory is locked, because another process would
     remove temporary files that are still in use.
     """
-    num_networks = check_int("num_networks", num_networks, 1)
+    num_networks = check_int("num_networks", num_networks, 1, MAX_NETWORKS)
     groups, metadata = group_names(edges), pool_metadata(data, protocol, edges, run)
     ensure_writable(directory)
     with lock_directory(directory):

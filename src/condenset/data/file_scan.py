@@ -1,0 +1,30 @@
+"""What the image files of a dataset contain."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class FileScan:
+    """The result of reading the headers of all image files of a dataset.
+
+    Attributes:
+        readable: The files that are used.
+        modes: Number of readable files per Pillow mode, such as RGB.
+        sizes: Number of readable files per (width, height).
+        unreadable: The files that are left out, with the reason.
+    """
+
+    readable: tuple[str, ...] = ()
+    modes: Counter[str] = field(default_factory=Counter)
+    sizes: Counter[tuple[int, int]] = field(default_factory=Counter)
+    unreadable: Mapping[str, str] = field(default_factory=dict)
+
+    def __add__(self, other: FileScan) -> FileScan:
+        """Return the scan of the files of both."""
+        unreadable = {**self.unreadable, **other.unreadable}
+        readable = self.readable + other.readable
+        return FileScan(readable, self.modes + other.modes, self.sizes + other.sizes, unreadable)

@@ -1,0 +1,203 @@
+"""Open datasets by name or path, without reading pixels from image files."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import os
+import warnings
+from pathlib import Path
+
+import torch
+
+from condenset.data.class_names import match_classes
+from condenset.data.datasets.imagenet import read_tinyimagenet
+from condenset.data.download import download_dataset
+from condenset.data.folders import read_folder
+from condenset.data.hold_out import hold_out_test
+from condenset.data.image_data import Splits
+from condenset.data.layouts import SPLIT_NAMES
+from condenset.data.lazy import LazyDataset, read_into_memory
+from condenset.data.memmap import is_memmap, list_memmaps, memmap_directory, read_memmap, to_lazy_dataset
+from condenset.data.npy_files import read_npz
+from condenset.data.options import LoadOptions
+from condenset.data.sources import DATASETS, data_directory, find_registered_name
+from condenset.errors import UserError, by_interface, check, check_path_encoding, check_type, option
+from condenset.io.metadata import holds_config
+from condenset.io.user_directories import expand_user
+
+PathLike = str | os.PathLike[str]
+
+
+def open_dataset(
+    name_or_path: PathLike,
+    data_dir: Path,
+    options: LoadOptions,
+    *,
+    complete: bool = False,
+    download: bool = False,
+    verbose: bool = True,
+) -> tuple[LazyDataset | Splits, str]:
+    """Open what `load` accepts without reading pixels from image files; return it with its name.
+
+    Args:
+        complete: Raise a UserError, not only a warning, if a registered dataset lacks images.
+    """
+    check_type(name_or_path, (str, os.PathLike), "a dataset must be a name or a path")
+    text = os.fspath(name_or_path)
+    check(text != "", "a dataset must be a name or a path", text)
+    can_be_name, registered = _can_be_name(name_or_path), registered_name(name_or_path)
+    dataset: LazyDataset | Splits
+    if registered is not None:
+        if download:
+            download_dataset(registered, data_dir, verbose=verbose)
+        lazy = _open_registered(registered, data_dir, options)
+        _check_complete(lazy, registered, required=complete)
+        dataset, name = lazy, registered
+    elif can_be_name and is_memmap(memmap_directory(data_dir, text)):
+        dataset, name = read_memmap(memmap_directory(data_dir, text)), text
+    else:
+        path = _to_path(text)
+        dataset, name = _open_path(path, data_dir, options, can_be_name), name_dataset(path.resolve())
+    check_size(dataset, name, options.size)
+    return choose_test(dataset, name, options, data_dir, verbose=verbose), name
+
+
+def name_dataset(path: Path) -> str:
+    """Return the name of the dataset at a path: that of the parent if the folder is named like a split."""
+    named = path.parent if path.name.lower() in SPLIT_NAMES and path.parent.name else path
+    return named.name.removesuffix(".npz")
+
+
+def absolute_dataset_path(dataset: str, data_dir: PathLike | None) -> str:
+    """Return the absolute path of a dataset, or the name unchanged if it is the name of a known dataset.
+
+    A run may be resumed from another working directory, where a relative path would not be found.
+    """
+    is_name = _can_be_name(dataset) and (registered_name(dataset) or dataset in list_memmaps(data_directory(data_dir)))
+    path = expand_user(dataset)
+    return dataset if is_name or dataset == "" or not path.exists() else str(path.absolute())
+
+
+def _to_path(text: str) -> Path:
+    path = expand_user(text)
+    check_path_encoding(path)
+    return path
+
+
+def registered_name(name_or_path: PathLike) -> str | None:
+    """Return the registered dataset that the user asks for, or None for any other name and for a path."""
+    return find_registered_name(os.fspath(name_or_path)) if _can_be_name(name_or_path) else None
+
+
+def _can_be_name(name_or_path: PathLike) -> bool:
+    if not isinstance(name_or_path, str):
+        return False
+    return not {"/", os.sep} & set(name_or_path) and name_or_path not in (".", "..", "~")
+
+
+def _open_registered(name: str, data_dir: Path, options: LoadOptions) -> LazyDataset:
+    source = DATASETS[name]
+    directory = data_dir if source.is_bundled else source.locate(data_dir)
+    if directory is None:
+        python = f"download it with {option('download', True)}"
+        download = by_interface(command_line=f"get it with 'condenset data get {name}'", python=python)
+        hint = download if source.downloads else f"{source.instructions} {data_dir / name}"
+        other = option("data_dir")
+        raise UserError(f"{name} is not in {data_dir}: {hint}, or give the directory it is in with {other}")
+    dataset = source.read(directory, options)
+    shape = dataset.train.shape[1:]
+    if options.size is None and shape != source.shape:
+        expected, actual = ("x".join(map(str, sizes)) for sizes in (source.shape, shape))
+        raise UserError(f"the images of {name} in {directory} must be {expected}, but got {actual}")
+    return dataclasses.replace(dataset, mean=source.mean, std=source.std, allow_hflip=source.allow_hflip)
+
+
+def _set_hint(path: Path) -> str:
+    return by_interface(command_line=f"see 'condenset show {path}'", python="read a set with cs.CondensedSet.load")
+
+
+def _open_path(path: Path, data_dir: Path, options: LoadOptions, can_be_name: bool) -> LazyDataset | Splits:
+    if path.is_dir():
+        if holds_config(path):
+            raise UserError(f"{path} contains a run, not a dataset; {_set_hint(path)}")
+        if is_memmap(path):
+            return read_memmap(path)
+        return read_tinyimagenet(path, options) if (path / "wnids.txt").is_file() else read_folder(path, options)
+    if path.suffix == ".npz":
+        return read_npz(path, options)
+    if path.exists():
+        hint = f"; {_set_hint(path)}" if path.suffix == ".safetensors" else ""
+        raise UserError(f"a dataset file must end in .npz, but got '{path}'{hint}")
+    if not can_be_name:
+        raise UserError(f"no such folder or file: {path}")
+    names = [*DATASETS, *list_memmaps(data_dir)]
+    nearest = difflib.get_close_matches(str(path).lower(), names, n=1)
+    hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+    raise UserError(f"dataset must be one of {', '.join(names)} or a path that exists, but got '{path}'{hint}")
+
+
+def check_size(dataset: LazyDataset | Splits, name: str, size: int | None) -> None:
+    """Check that the images have the size that the user asks for, if there is one."""
+    actual = dataset.train.size if isinstance(dataset, Splits) else dataset.train.shape[-1]
+    if size is not None and actual != size:
+        rule = f"the images of {name} are {actual}x{actual}, and only image files and .npz files can be resized"
+        raise UserError(f"{rule}, but got size {size}")
+
+
+def _check_complete(dataset: LazyDataset, name: str, *, required: bool) -> None:
+    """Warn if a registered dataset has another number of images than it should; raise a UserError if `required`."""
+    source, counts = DATASETS[name], [split.shape[0] for split in dataset.splits.values()]
+    if counts == [source.num_train, source.num_test]:
+        return
+    expected = f"{source.num_train} train and {source.num_test} test images"
+    actual = " and ".join(map(str, counts))
+    if required:
+        raise UserError(f"{name} must have {expected}, but got {actual} in {dataset.source}")
+    warnings.warn(f"{name} should have {expected}, but has {actual} in {dataset.source}", stacklevel=4)
+
+
+def choose_test(
+    dataset: LazyDataset | Splits, name: str, options: LoadOptions, data_dir: Path, *, verbose: bool = True
+) -> LazyDataset | Splits:
+    """Return a dataset with the test split that the options ask for. Imported datasets stay memory-mapped."""
+    if not isinstance(dataset, Splits):
+        return choose_lazy_test(dataset, name, options, data_dir)
+    if options.test_share is not None and dataset.test is None:
+        hint = f"import it again with {option('test_share', 0.2)}, or give the test images with {option('test')}"
+        raise UserError(f"{name} was imported without test images, and holding some out would copy it: {hint}")
+    lazy = choose_lazy_test(to_lazy_dataset(dataset), name, options, data_dir)
+    if options.test is None or lazy.test is None:
+        return dataset
+    images = read_into_memory(lazy.test, f"reading {options.test}", verbose=verbose)
+    labels = torch.from_numpy(lazy.test.labels)
+    test = dataclasses.replace(dataset.train, images=images, labels=labels, source=lazy.source, stored_fingerprint="")
+    return Splits(train=dataset.train, test=test)
+
+
+def choose_lazy_test(dataset: LazyDataset, name: str, options: LoadOptions, data_dir: Path) -> LazyDataset:
+    """Return a dataset with the test split that the options ask for: its own, other images or a hold-out."""
+    if options.test is not None:
+        return _replace_test(dataset, options.test, options, data_dir)
+    if options.test_share is None:
+        return dataset
+    if dataset.test is not None:
+        raise UserError(f"{name} has a test split, so there is nothing to hold out: leave out {option('test_share')}")
+    return hold_out_test(dataset, options.test_share)
+
+
+def _replace_test(dataset: LazyDataset, test: str, options: LoadOptions, data_dir: Path) -> LazyDataset:
+    """Return a dataset with the images at the path `test` as its test split."""
+    path = _to_path(test)
+    own_test = dataclasses.replace(options, test=None, test_share=None)
+    opened = _open_path(path, data_dir, own_test, can_be_name=False)
+    if opened.test is not None:
+        raise UserError(f"the test images must be one split, but {path} has several: name one of them")
+    other = to_lazy_dataset(opened) if isinstance(opened, Splits) else opened
+    train, split = dataset.train, match_classes(other.train, other.class_names, dataset.class_names, str(path))
+    if train.shape[1] == 3:
+        split = split.to_rgb()
+    elif split.shape[1] == 3 and dataset.mean is None:  # registered constants are for a fixed number of channels
+        train = train.to_rgb()
+    source = f"{dataset.source}; test images from {path}"
+    return dataclasses.replace(dataset, train=train, test=split, source=source, scan=dataset.scan + other.scan)

@@ -1,0 +1,122 @@
+"""How to read a dataset: the options of `cs.load` and of the command line."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from dataclasses import dataclass
+from typing import Any, TypedDict
+
+from PIL import ImageColor
+
+from condenset.config import check_bool_fields
+from condenset.errors import (
+    UserError,
+    check,
+    check_choice,
+    check_int,
+    check_path_encoding,
+    check_type,
+    is_int,
+    is_number,
+    option,
+)
+
+FITS = ("crop", "pad")
+MAX_IMAGE_SIZE = 4096  # pixels
+WHITE_LEVEL = 65535  # the largest value of 16 bits
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadOptions:
+    """How to read a dataset: everything except its name and the data directory.
+
+    Attributes:
+        size: Image size in pixels. None: that of the files.
+        fit: How images that are not square become square: "crop" cuts the central square, "pad" adds borders. None:
+            "crop" if `size` is given, else such images are refused.
+        background: Colour under transparent pixels and of borders: a colour name or #rrggbb.
+        white_level: The value of 16-bit files that becomes white, such as 4095 for 12-bit data.
+        nested: Every folder that contains images is a class, named by its relative path.
+        skip_bad: Leave out image files that cannot be read.
+        test: Path of the test images, in place of the dataset's test split.
+        test_share: Share of each class to hold out for the test if there is no test split.
+    """
+
+    size: int | None = None
+    fit: str | None = None
+    background: str = "white"
+    white_level: int = WHITE_LEVEL
+    nested: bool = False
+    skip_bad: bool = False
+    test: str | None = None
+    test_share: float | None = None
+
+    def __post_init__(self) -> None:
+        check_image_size(self.size)
+        check_fit(self.fit)
+        object.__setattr__(self, "white_level", check_int("white_level", self.white_level, 1))
+        check(self.white_level <= WHITE_LEVEL, f"white_level must be at most {WHITE_LEVEL}", self.white_level)
+        check_bool_fields(self, "nested", "skip_bad")
+        _check_color("background", self.background)
+        self._check_test()
+
+    def _check_test(self) -> None:
+        if self.test is not None:
+            check_type(self.test, (str, os.PathLike), "test must be a path")
+            check(os.fspath(self.test) != "", "test must be a path", self.test)
+            check_path_encoding(self.test)
+            object.__setattr__(self, "test", os.fspath(self.test))
+        if self.test_share is not None:
+            share = self.test_share
+            check(is_number(share) and 0 < share < 1, "test_share must be a number between 0 and 1", share)
+            object.__setattr__(self, "test_share", float(share))
+        if self.test is not None and self.test_share is not None:
+            raise UserError(f"{option('test')} and {option('test_share')} exclude each other: give one of the two")
+
+    def changed_fields(self) -> dict[str, Any]:
+        """Return the fields that do not have their default, by name."""
+        return {
+            field.name: getattr(self, field.name)
+            for field in dataclasses.fields(self)
+            if getattr(self, field.name) != field.default
+        }
+
+
+class ImageKeywords(TypedDict, total=False):
+    """The fields of `LoadOptions` that say how image files are read, as keywords."""
+
+    size: int | None
+    fit: str | None
+    background: str
+    white_level: int
+    nested: bool
+    skip_bad: bool
+
+
+class LoadKeywords(ImageKeywords, total=False):
+    """The fields of `LoadOptions` as keywords of `cs.load`."""
+
+    test: str | os.PathLike[str] | None
+    test_share: float | None
+
+
+def check_image_size(size: int | None) -> None:
+    """Check an image size in pixels; None is valid and means the size of the images."""
+    in_range = size is None or (is_int(size) and 1 <= size <= MAX_IMAGE_SIZE)
+    check(in_range, f"size must be a whole number in 1..{MAX_IMAGE_SIZE}", size)
+
+
+def check_fit(fit: str | None) -> None:
+    """Check how images become square; None is valid."""
+    if fit is not None:
+        check_choice("fit", fit, FITS)
+
+
+def _check_color(name: str, value: object) -> None:
+    rule = f"{name} must be a colour name or #rrggbb"
+    check(isinstance(value, str), rule, value)
+    try:
+        ImageColor.getrgb(str(value))
+    except ValueError:
+        raise UserError(f"{rule}, but got {value!r}") from None

@@ -1,0 +1,215 @@
+"""Start and resume an evaluation: score sets on networks, with a directory like a run."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from condenset import networks
+from condenset.data.condensed_set import CondensedSet
+from condenset.data.image_data import ImageData
+from condenset.data.opening import absolute_dataset_path
+from condenset.engine.device import ComputeDevice
+from condenset.engine.threads import use_threads
+from condenset.errors import UserError, option
+from condenset.io.directories import lock_directory, wrap_os_errors
+from condenset.io.user_directories import expand_user
+from condenset.pipeline.evaluation_config import (
+    EVALUATION,
+    EvaluationConfig,
+    EvaluationJob,
+    evaluation_to_toml,
+    read_evaluation,
+)
+from condenset.pipeline.evaluation_images import TestImageCache
+from condenset.pipeline.evaluation_plan import EvaluationRequest, plan_evaluation
+from condenset.pipeline.results import Record, make_record, read_results, write_results
+from condenset.runs.context import RunContext
+from condenset.runs.directory import check_output_directory, claim_run_directory, remove_temporary_run_files
+from condenset.runs.events import is_fraction
+from condenset.runs.identity import RunIdentity, create_run, open_run
+from condenset.training.evaluation import score_set
+from condenset.training.scores import Scores
+
+EvaluationSession = Callable[[EvaluationConfig, RunContext], AbstractContextManager[None]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationResult:
+    """A finished evaluation.
+
+    Attributes:
+        directory: Its directory, with results.json.
+        records: The contents of results.json: one record per set and network.
+    """
+
+    directory: Path
+    records: list[Record]
+
+
+def _no_session(config: EvaluationConfig, run: RunContext) -> AbstractContextManager[None]:
+    return contextlib.nullcontext()
+
+
+def start_evaluation(
+    request: EvaluationRequest,
+    *,
+    out: Path | None = None,
+    overwrite: bool = False,
+    device: str | None = None,
+    precision: str | None = None,
+    session: EvaluationSession = _no_session,
+) -> EvaluationResult:
+    """Score sets in a new directory, and return their records.
+
+    Args:
+        request: The sets, the networks and the options.
+        out: The directory. None: a new directory `runs/evaluate`.
+        overwrite: Replace an earlier run in `out`.
+        device: Device to compute on. None: the best available.
+        precision: Precision of the computation. None: the best available.
+        session: Context manager around the execution, for progress display and signals: `(config, run) -> context`.
+    """
+    check_output_directory(out, overwrite=overwrite)  # before the data are loaded, which can take long
+    compute, cache = ComputeDevice.select(device, precision), TestImageCache()
+    jobs = plan_evaluation(request, cache)
+    if out:
+        _check_sets_outside(jobs, out)
+    config = EvaluationConfig(
+        jobs=jobs, device=str(compute.device), precision=compute.precision, threads=compute.threads
+    )
+    with claim_run_directory(out, Path("runs") / "evaluate", overwrite=overwrite) as directory:
+        return _execute(config, cache, create_run(directory, EVALUATION, evaluation_to_toml(config)), session)
+
+
+def resume_evaluation(
+    directory: Path,
+    *,
+    moved_to: str | None = None,
+    test_moved_to: str | None = None,
+    session: EvaluationSession = _no_session,
+    **changes: Any,
+) -> EvaluationResult:
+    """Continue an evaluation that was stopped or killed. The result is the same as without the stop.
+
+    Args:
+        directory: The directory of the evaluation.
+        moved_to: Path of the dataset now, if it has moved.
+        test_moved_to: Path of the test images now, if they were given by their own path and have moved.
+        session: As in `start_evaluation`.
+        changes: Settings that may change: `device`, `data_dir`.
+    """
+    data_dir = changes.pop("data_dir", None)
+    if changes.pop("memory_limit", None) is not None:
+        raise UserError(f"{option('memory_limit')} has no effect on an evaluation: resume it without")
+    with lock_directory(directory):
+        config = dataclasses.replace(read_evaluation(directory / EVALUATION), **changes)
+        identity = open_run(directory, EVALUATION)
+        if data_dir is not None:
+            config = dataclasses.replace(config, jobs=tuple(_move_data(job, data_dir) for job in config.jobs))
+        with wrap_os_errors(directory):
+            remove_temporary_run_files(directory)
+        moved_to = absolute_dataset_path(moved_to, None) if moved_to else None
+        return _execute(config, TestImageCache(moved_to, test_moved_to), identity, session)
+
+
+def collect_records(config: EvaluationConfig, run: RunContext) -> list[Record]:
+    """Return the records of an evaluation so far.
+
+    The record of a job with some networks missing has the number that it will have as `planned_networks`.
+    """
+    records = _read_finished(run)
+    for job in config.jobs:
+        if job.name not in records and (partial := _partial_record(job, run)):
+            records[job.name] = partial
+    return [records[job.name] for job in config.jobs if job.name in records]
+
+
+def _execute(
+    config: EvaluationConfig, cache: TestImageCache, identity: RunIdentity, session: EvaluationSession
+) -> EvaluationResult:
+    """Execute the jobs that have no result yet, with the number of CPU threads that the evaluation began with."""
+    directory, compute = identity.directory, ComputeDevice.select(config.device, config.precision)
+    run = RunContext(compute=compute, directory=directory, identity=identity)
+    names, records = [job.name for job in config.jobs], _read_finished(run)
+    with use_threads(compute.threads and config.threads), session(config, run):
+        for number, job in enumerate(config.jobs, start=1):
+            if job.name in records:
+                continue
+            run.progress.job_label = f"{number}/{len(names)}" if len(names) > 1 else ""
+            records[job.name] = _score(job, cache, run)
+            run.verify_identity()
+            write_results(directory / "results.json", [records[name] for name in names if name in records])
+        run.delete_checkpoint()
+    return EvaluationResult(directory=directory, records=[records[name] for name in names])
+
+
+def _read_finished(run: RunContext) -> dict[str, Record]:
+    """Return the records in results.json by the name of their job."""
+    records = read_results(run.directory, run.settings_hash)
+    return {f"{record.get('file')}, {record['network']}": record for record in records}
+
+
+def _score(job: EvaluationJob, cache: TestImageCache, run: RunContext) -> Record:
+    """Score one set on one network."""
+    condensed = _load_set(job)
+    test = _load_test_images(job, cache)
+    run.seed, run.job = job.seed, job.name
+    run.compute.reset_peak_memory()
+    description = f"{Path(job.file).stem} on {networks.display_name(job.protocol.network)}"
+    scores = score_set(condensed, test, job.protocol, run, description)
+    return _make_record(job, condensed, scores, run)
+
+
+def _partial_record(job: EvaluationJob, run: RunContext) -> Record | None:
+    """Return the record of the networks that have been tested, or None if there are none."""
+    run.seed, run.job = job.seed, job.name
+    events = [event for event in run.network_events() if is_fraction(event.get("accuracy"))]
+    accuracies = {event["net"]: event["accuracy"] for event in events if event["settings"] == events[-1]["settings"]}
+    if not accuracies:
+        return None
+    protocol = dataclasses.asdict(job.protocol)
+    scores = Scores(accuracies=tuple(accuracies.values()), network=job.protocol.network, protocol=protocol)
+    record = _make_record(job, _load_set(job), scores, run)
+    return {**record, "planned_networks": job.protocol.num_networks}
+
+
+def _make_record(job: EvaluationJob, condensed: CondensedSet, scores: Scores, run: RunContext) -> Record:
+    """Return the record of a job. Its `dataset` is the one with the test images."""
+    record = make_record(job.source.options.test or job.source.dataset, condensed, scores, run)
+    return {"file": job.file, "made_from": job.made_from, **record}
+
+
+def _load_set(job: EvaluationJob) -> CondensedSet:
+    condensed = CondensedSet.load(job.file)
+    if condensed.fingerprint != job.fingerprint:
+        raise UserError(f"{job.file} has changed since the evaluation began: start a new evaluation")
+    return condensed
+
+
+def _load_test_images(job: EvaluationJob, cache: TestImageCache) -> ImageData:
+    try:
+        test, _ = cache.load(job.source)
+    except UserError as error:
+        moved = f"{error}; if the dataset has moved, give its path with --dataset or --data-dir"
+        raise UserError(moved, details=error.details) from None
+    if test is None or test.fingerprint != job.test_fingerprint:
+        raise UserError(f"{job.source.dataset} has changed since the evaluation began: start a new evaluation")
+    return test
+
+
+def _check_sets_outside(jobs: Sequence[EvaluationJob], out: Path) -> None:
+    """Check that no set is inside a directory that is about to be overwritten."""
+    for job in jobs:
+        if Path(job.file).resolve().is_relative_to(out.resolve()):
+            raise UserError(f"{job.file} is inside {out}, which would be overwritten: choose another --out")
+
+
+def _move_data(job: EvaluationJob, data_dir: Path) -> EvaluationJob:
+    source = dataclasses.replace(job.source, data_dir=str(expand_user(data_dir).absolute()))
+    return dataclasses.replace(job, source=source)

@@ -1,0 +1,139 @@
+"""The jobs of an evaluation, and evaluation.toml, the file that stores them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from condenset import __version__
+from condenset.config import check_bool_fields, field_names, make_config
+from condenset.data.options import LoadOptions
+from condenset.engine.threads import check_threads
+from condenset.errors import UserError, check, check_int, use_flags
+from condenset.io.metadata import CONFIG_MARK, format_toml, read_toml
+from condenset.training.protocol import Protocol
+
+EVALUATION = "evaluation.toml"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationSource:
+    """Where the test images of a set come from.
+
+    Attributes:
+        dataset: Name or absolute path of the dataset.
+        data_dir: Directory of the datasets. None: the default.
+        every_image: Test on all images if the dataset has no test split. False: such a dataset is an error.
+        options: How to read the images.
+    """
+
+    dataset: str
+    data_dir: str | None = None
+    every_image: bool = False
+    options: LoadOptions = field(default_factory=LoadOptions)
+
+    def __post_init__(self) -> None:
+        check(isinstance(self.dataset, str) and self.dataset != "", "dataset must be text", self.dataset)
+        check(isinstance(self.data_dir, str | None), "data_dir must be text", self.data_dir)
+        check_bool_fields(self, "every_image")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationJob:
+    """One set to score on one network.
+
+    Attributes:
+        file: Absolute path of the set file.
+        fingerprint: Fingerprint of the set.
+        seed: Seed of the networks.
+        source: The dataset with the test images.
+        test_fingerprint: Fingerprint of the test images.
+        made_from: Name or path of the dataset that the set was made from. Empty: unknown.
+        protocol: How the networks are trained.
+    """
+
+    file: str
+    fingerprint: str
+    seed: int
+    source: EvaluationSource
+    test_fingerprint: str
+    made_from: str
+    protocol: Protocol
+
+    def __post_init__(self) -> None:
+        for name in ("file", "fingerprint", "test_fingerprint", "made_from"):
+            check(isinstance(getattr(self, name), str), f"{name} must be text", getattr(self, name))
+        check_int("seed", self.seed)
+
+    @property
+    def name(self) -> str:
+        """The name of the job in events and checkpoints."""
+        return f"{self.file}, {self.protocol.network}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationConfig:
+    """Everything that decides the result of an evaluation.
+
+    Attributes:
+        jobs: The sets and networks, in the order of the results.
+        device: Device to compute on.
+        precision: Precision of the computation.
+        threads: Number of CPU threads, which changes the last digits. None: the device is not a CPU.
+    """
+
+    jobs: tuple[EvaluationJob, ...]
+    device: str = "cpu"
+    precision: str = "float32"
+    threads: int | None = None
+
+    def __post_init__(self) -> None:
+        check(len(self.jobs) > 0, "an evaluation must have at least one job", [])
+        for name in ("device", "precision"):
+            check(isinstance(getattr(self, name), str), f"{name} must be text", getattr(self, name))
+        check_threads(self.threads)
+
+
+def evaluation_to_toml(config: EvaluationConfig) -> str:
+    """Return the content of evaluation.toml."""
+    lines = [f"{CONFIG_MARK}{__version__}: 'condenset resume' with the directory of this file continues the evaluation"]
+    lines += format_toml({"device": config.device, "precision": config.precision, "threads": config.threads})
+    for job in config.jobs:
+        source = {**vars(job.source), **job.source.options.changed_fields()}
+        fields = {name: value for name, value in vars(job).items() if name not in ("source", "protocol")}
+        lines += ["", "[[jobs]]", *format_toml(fields)]
+        lines += ["[jobs.source]", *format_toml({name: value for name, value in source.items() if name != "options"})]
+        lines += ["[jobs.protocol]", *format_toml(dataclasses.asdict(job.protocol))]
+    return "\n".join(lines) + "\n"
+
+
+@use_flags(None)  # errors name fields as the file does
+def read_evaluation(path: Path) -> EvaluationConfig:
+    """Read evaluation.toml.
+
+    Raises:
+        UserError: The file is damaged or has invalid values.
+    """
+    values = read_toml(path)
+    try:
+        jobs = tuple(_parse_job(row) for row in values.pop("jobs"))
+        return EvaluationConfig(jobs=jobs, **values)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+    except (TypeError, KeyError, AttributeError, ValueError):  # a value of the wrong type, or no jobs
+        raise UserError(f"{path} is not an evaluation of condenset: evaluate the sets again") from None
+
+
+def _parse_job(row: Mapping[str, Any]) -> EvaluationJob:
+    fields = {name: value for name, value in row.items() if name not in ("source", "protocol")}
+    option_names = field_names(LoadOptions)
+    options = {name: value for name, value in row["source"].items() if name in option_names}
+    others = {name: value for name, value in row["source"].items() if name not in option_names}
+    return EvaluationJob(
+        source=EvaluationSource(options=LoadOptions(**options), **others),
+        protocol=make_config(Protocol, "an option of the evaluation", row["protocol"]),
+        **fields,
+    )
