@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test clean
+.PHONY: demo test mypy pytest clean
 
 demo: $(VENV)/.installed
 	$(BIN)/condenset run digits --ipc 1 --ipc 10
@@ -10,7 +10,12 @@ demo: $(VENV)/.installed
 test: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(MAKE) --jobs 2 mypy pytest
+
+mypy: $(VENV)/.installed-dev
 	$(BIN)/mypy
+
+pytest: $(VENV)/.installed-dev
 	$(BIN)/pytest -n 2 --dist worksteal
 
 # The package is installed in place: a change of the code needs no new install, a change of the requirements does.

@@ -14,6 +14,9 @@ import torch
 
 os.environ.setdefault("TRITON_INTERPRET", "0" if torch.cuda.is_available() else "1")
 
+from condenset.experiments import scales
+from condenset.methods import METHODS
+from helpers.charts import skip_drawing
 from helpers.command_line import CommandRunner, run_in_process, write_npz
 
 
@@ -33,6 +36,13 @@ def single_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
+@pytest.fixture(autouse=True)
+def blank_charts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write blank charts, except in tests with the mark `charts`."""
+    if request.node.get_closest_marker("charts") is None:
+        skip_drawing(monkeypatch.setattr)
+
+
 @pytest.fixture
 def condenset(capsys: pytest.CaptureFixture[str]) -> CommandRunner:
     """Return a function that runs a command: `condenset("run", "digits", "--ipc", 1)` -> exit code and output."""
@@ -43,3 +53,14 @@ def condenset(capsys: pytest.CaptureFixture[str]) -> CommandRunner:
 def toy(tmp_path: Path) -> Path:
     """A tiny dataset of three classes."""
     return write_npz(tmp_path / "toy.npz")
+
+
+@pytest.fixture
+def fast_tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the scale `tiny` still smaller."""
+    for method in METHODS.values():
+        for name, value in (("iterations", 2), ("batch_size", 8)):
+            if name in method.tiny:
+                monkeypatch.setitem(method.tiny, name, value)  # type: ignore[arg-type]
+    monkeypatch.setitem(scales.PROTOCOL_FIELDS["tiny"], "epochs", 1)
+    monkeypatch.setitem(scales.WHOLE_PROTOCOL_FIELDS["tiny"], "epochs", 1)

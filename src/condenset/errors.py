@@ -64,7 +64,7 @@ def option(name: str, value: object = None) -> str:
 
 
 def has_option(name: str) -> bool:
-    """Return whether the command in use has an option. In Python, every function that reads data has it."""
+    """Return whether the command in use has an option. In Python, the answer is always true."""
     formatter = _flag_formatter.get()
     return formatter is None or formatter(name) is not None
 

@@ -73,8 +73,16 @@ from helpers.command_line import (
             ["batch norm needs all 3 classes in one pass", "the memory limit is 64 KiB"],
         ),
         (("run", "toy.npz", "--ipc", 1, "--overwrite"), ["--overwrite needs --out"]),
-        (("run", "toy.npz", "--ipc", 1, "--out", "toy.npz"), ["cannot write to toy.npz"]),
-        (("run", "toy.npz", "--ipc", 1, "--out", "toy.npz/run"), ["cannot write to toy.npz/run", "Not a directory"]),
+        (("run", "toy.npz", "--ipc", 1, "--out", "toy.npz"), ["toy.npz must be a directory", "choose another --out"]),
+        (
+            ("run", "toy.npz", "--ipc", 1, "--out", "toy.npz/run"),
+            ["toy.npz/run must be a directory, but toy.npz is not"],
+        ),
+        (("run", "toy.npz", "--ipc", 1, "--out", "toy.npz/run", "--dry-run"), ["toy.npz/run must be a directory"]),
+        (("condense", "toy.npz", "--ipc", 1, "--out", "~no-such-user/x"), ["'~no-such-user/x': give the full path"]),
+        (("show", "~no-such-user/x"), ["'~no-such-user/x'"]),
+        (("evaluate", "a.safetensors", "~no-such-user/x"), ["'~no-such-user/x'"]),
+        (("paper", "sota", "--scale", "tiny", "--dataset", ""), ["a dataset must be a name or a path, but got ''"]),
         (("run", "toy.npz", "--ipc", 1, "--out", "a\udcff"), ["a path must be text in UTF-8"]),
         (("run", "toy.npz", "--ipc", 1, "--out", "a", "--data-dir", "b\udcff"), ["a path must be text in UTF-8"]),
         (("run", "toy.npz", "--ipc", 1, "--out", "a", "--set", "pool=b\udcff"), ["a path must be text in UTF-8"]),
@@ -179,6 +187,22 @@ def test_a_path_that_is_too_long_is_one_line(
     assert list_files(tmp_path) == ["toy.npz"]
 
 
+def test_a_link_to_itself_is_one_line(condenset: CommandRunner, toy: Path) -> None:
+    condenset("condense", toy, "--ipc", 1, "--method", "random", "--out", "a")
+    Path("loop").symlink_to("loop")
+    for words in (("evaluate", "a", *TINY_EVALUATION), ("run", toy), ("paper", "sota", "--scale", "tiny")):
+        assert "loop must be a directory" in condenset(*words, "--out", "loop").error_line
+
+
+def test_a_deleted_working_directory_is_one_line(
+    condenset: CommandRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert condenset("evaluate", "a.safetensors").error_line.startswith("the working directory does not exist")
+
+
 def test_classes_with_too_few_images_are_named_before_the_run(condenset: CommandRunner, tmp_path: Path) -> None:
     """The smallest class is named first, so that one correction of `--ipc` is enough."""
     path = write_npz(tmp_path / "uneven.npz", (4, 2, 9))
@@ -259,4 +283,5 @@ def test_options_are_checked_before_the_data_are_loaded(
     assert "crop, pad" in condenset("run", toy, "--fit", "stretch").error_line
     assert "did you mean 'convnet'" in condenset("run", toy, "--ipc", 1, "--network", "convnett").error_line
     assert "already contains a run" in condenset("run", toy, "--ipc", 1, "--out", "a").error_line
-    assert "cannot write to" in condenset("evaluate", "a", *TINY_EVALUATION, "--out", toy / "scores.json").error_line
+    result = condenset("evaluate", "a", *TINY_EVALUATION, "--out", toy / "scores")
+    assert "must be a directory" in result.error_line

@@ -24,6 +24,10 @@ def test_data_import_makes_a_named_dataset(condenset: CommandRunner, toy: Path) 
     assert data.load("animals").train.allow_hflip
     assert condenset("data", "import", toy, "letters", "--no-flip").code == 0
     assert not data.load("letters").train.allow_hflip
+    assert condenset("data", "import", "digits", "plain").code == 0
+    assert not data.load("plain").train.allow_hflip  # as in the source
+    assert condenset("data", "import", "digits", "turned", "--flip").code == 0
+    assert data.load("turned").train.allow_hflip
     assert condenset("data", "check", "animals").out.startswith("animals: 36 train and 36 test images of 1x8x8")
 
 

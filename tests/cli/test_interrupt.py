@@ -101,22 +101,22 @@ def read_checkpoint(directory: Path) -> dict[str, Any]:
 
 def test_a_run_killed_while_condensing_resumes(workspace: Path, uninterrupted_run: Path) -> None:
     directory = workspace / "condensing"
-    kill_repeatedly(workspace, directory, "step", directory / "sets" / "dm-2.safetensors")
+    kill_repeatedly(workspace, directory, "step", 3, directory / "sets" / "dm-2.safetensors")
     assert start_or_resume(workspace, directory).wait().code == 0
     assert_runs_equal(directory, uninterrupted_run)
 
 
 def test_a_run_killed_while_evaluating_resumes(workspace: Path, uninterrupted_run: Path) -> None:
     directory = workspace / "evaluating"
-    kill_repeatedly(workspace, directory, "network", directory / "results.json")
+    kill_repeatedly(workspace, directory, "network", 2, directory / "results.json")
     assert start_or_resume(workspace, directory).wait().code == 0
     assert_runs_equal(directory, uninterrupted_run)
 
 
-def kill_repeatedly(workspace: Path, directory: Path, event: str, final_file: Path) -> None:
-    """Kill a run three times at random moments soon after an event, before its final file exists."""
+def kill_repeatedly(workspace: Path, directory: Path, event: str, max_kills: int, final_file: Path) -> None:
+    """Kill a run two or more times at random moments soon after an event, before its final file exists."""
     delays, num_kills = random.Random(1), 0
-    while num_kills < 3 and not final_file.exists():
+    while num_kills < max_kills and not final_file.exists():
         process = start_or_resume(workspace, directory)
         target = count_events(directory, event) + 1 if event == "step" else 2 * num_kills + 1
         process.wait_until(lambda target=target: count_events(directory, event) >= target)
@@ -194,18 +194,21 @@ def test_a_signal_saves_a_checkpoint_and_prints_how_to_resume(
     assert [event["net"] for event in events if event["event"] == "network"] == list(range(NUM_NETWORKS))
 
 
+@pytest.mark.usefixtures("toy")
 def test_ctrl_c_stops_a_real_process(tmp_path: Path) -> None:
-    script = [sys.executable, "-c", "from condenset.cli import main; main()", "run", "digits", "--ipc", "1"]
+    script = [sys.executable, "-c", "from condenset.cli import main; main()", "condense", "toy.npz", "--ipc", "1"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen([*script, "--method", "dm"], stderr=subprocess.PIPE, text=True, env=environment)
-    while not count_events(tmp_path / "runs" / "digits", "step") and process.poll() is None:
+    process = subprocess.Popen([*script, *TINY_NETWORK], stderr=subprocess.PIPE, text=True, env=environment)
+    while not count_events(tmp_path / "runs" / "toy", "step") and process.poll() is None:
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    hint = "stopped. Resume with: condenset resume runs/digits"
-    assert err.splitlines()[-2:] == ["stopping … (press Ctrl-C again to stop at once)", hint]
-    assert (tmp_path / "runs" / "digits" / "checkpoint").exists()
+    hint = "stopped. Resume with: condenset resume runs/toy"
+    first_line, *lines = err.splitlines()
+    assert first_line.startswith("Condensing ")
+    assert lines == ["", "stopping … (press Ctrl-C again to stop at once)", hint]
+    assert (tmp_path / "runs" / "toy" / "checkpoint").exists()
 
 
 def test_a_stopped_evaluation_prints_its_scores_and_resumes(workspace: Path, uninterrupted_run: Path) -> None:

@@ -47,7 +47,7 @@ def test_help_does_not_import_torch() -> None:
 
 def test_a_closed_pipe_prints_no_traceback() -> None:
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}
-    command = [sys.executable, "-c", "from condenset.cli import main; main(['networks', '--json'])"]
+    command = [sys.executable, "-c", "from condenset.cli import main; main(['--version'])"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
     assert process.stdout is not None
     assert process.stderr is not None

@@ -52,7 +52,6 @@ def test_every_option_of_a_run_is_passed_on(
     del arguments["session"]
     assert arguments == {
         "dataset": "digits",
-        "config": None,
         "out": Path("o"),
         "overwrite": True,
         "seed": 6,
@@ -145,3 +144,14 @@ def test_resume_finds_a_dataset_that_was_moved(
         assert condenset("resume", directory, "--dataset", "other.npz").code == 0
     assert [arguments["dataset"] for _, arguments in experiments] == [str(toy), str(toy)]
     assert [arguments["dataset_name"] for _, arguments in experiments] == [toy.stem] * 2  # presets depend on it
+
+
+def test_paths_can_begin_with_the_home_directory(
+    condenset: CommandRunner, toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert condenset("condense", toy, "--ipc", 1, "--method", "random", "--out=~/a").code == 0
+    assert condenset("condense", "--config=~/a/recipe.toml", "--out=~/b").code == 0
+    assert condenset("resume", "~/b").code == 0
+    assert condenset("show", "~/b", "--out=~/b.png").code == 0
+    assert {path.name for path in (tmp_path / "home").iterdir()} == {"a", "b", "b.png"}

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from condenset import CondensedSet
 from condenset.data import loading
 from condenset.experiments import EXPERIMENTS, start
 from condenset.pipeline import datasets
@@ -35,6 +36,7 @@ def test_paper_lists_the_experiments(condenset: CommandRunner) -> None:
     assert [row["name"] for row in json.loads(condenset("paper", "--json").out)] == list(EXPERIMENTS)
 
 
+@pytest.mark.usefixtures("fast_tiny")
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_an_experiment_at_the_scale_tiny(name: str, condenset: CommandRunner, toy: Path, tmp_path: Path) -> None:
     dataset = () if name == "cost" else ("--dataset", toy)  # one experiment on its own dataset; the others save time
@@ -45,6 +47,14 @@ def test_an_experiment_at_the_scale_tiny(name: str, condenset: CommandRunner, to
     cells = [cell.strip() for row in rows for cell in row.strip("|").split("|")]
     assert cells and all(cell in result.out for cell in cells)
     assert "its numbers mean nothing" in result.out
+
+
+def test_the_sets_of_an_experiment_name_the_path_of_their_dataset(condenset: CommandRunner, toy: Path) -> None:
+    options = ("--methods", "random", "--ipc", 1)
+    assert condenset("paper", "sota", "--dataset", toy, *TINY_SCALE, *options, "--out", "a").code == 0
+    (file,) = Path("a/parts").rglob("condensed.safetensors")
+    assert CondensedSet.load(file).provenance["origin"] == {"dataset": str(toy)}
+    assert condenset("evaluate", file, *TINY_EVALUATION).code == 0
 
 
 def test_method_all_means_the_methods_of_the_experiment(condenset: CommandRunner) -> None:

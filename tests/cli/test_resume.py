@@ -70,8 +70,10 @@ def test_resuming_with_changed_data_is_an_error(
     assert condenset("condense", "--config", "a/recipe.toml", "--out", "b").code == 0
     shutil.copy(toy, "original.npz")
     change(toy)
+    changed = shutil.copy(toy, tmp_path / "changed.npz")
     before = read_files(tmp_path)
-    assert f"{toy} is not the dataset that a began with" in condenset("resume", "a", "--dataset", toy).error_line
+    result = condenset("resume", "a", "--dataset", changed)
+    assert result.error_line == f"{changed} is not the dataset that a began with"
     assert condenset("resume", "a", "--dataset", "original.npz").code == 0
     # A run that only condenses does not depend on the test images.
     assert condenset("resume", "b").code == (2 if changes_training_images else 0)

@@ -25,6 +25,7 @@ from helpers.command_line import (
 )
 
 
+@pytest.mark.charts
 def test_run_writes_sets_results_and_figures(condenset: CommandRunner, tmp_path: Path) -> None:
     options = (*TINY_NETWORK, "--iterations", 3, *TINY_EVALUATION, "--no-whole")
     result = condenset("run", "digits", "--ipc", 1, "--ipc", 2, *options)
@@ -160,6 +161,7 @@ def test_folders_of_images_and_imported_datasets_give_equal_sets(condenset: Comm
     assert condenset("evaluate", "runs/pets", *TINY_EVALUATION).code == 0  # the image size is that of the run
 
 
+@pytest.mark.charts
 def test_compare_runs_several_methods_and_resumes(condenset: CommandRunner, toy: Path, tmp_path: Path) -> None:
     options = ("--ipc", 1, *TINY_NETWORK, *TINY_EVALUATION, "--no-whole", "--memory", "1GiB")
     result = condenset("compare", toy, "--methods", "herding, kcenter,random", *options, "--out", "a")

@@ -20,9 +20,8 @@ from condenset.pipeline.request import RunRequest
 from condenset.pipeline.run import resume_run, start_run
 from condenset.runs.identity import IDENTITY
 from helpers.command_line import TINY, TINY_EVALUATION, CommandRunner, read_files
+from helpers.plans import SCORE_REQUEST
 
-PROTOCOL = {"network": "convnet(width=8, depth=1)", "num_networks": 1, "epochs": 1}
-REQUEST = RunRequest(methods=("random",), ipcs=(1,), protocol_fields=PROTOCOL, whole=False)
 RANDOM = ("--method", "random", "--ipc", 1, "--device", "cpu")
 
 
@@ -82,7 +81,7 @@ def test_an_edited_experiment_does_not_print_old_results(condenset: CommandRunne
 def reuse_directory(*_: Any) -> Iterator[None]:
     """Delete the directory of a run that has just begun, and start another run there."""
     shutil.rmtree("a")
-    start_run(REQUEST, dataset="toy.npz", out=Path("a"), device="cpu", seed=5)
+    start_run(SCORE_REQUEST, dataset="toy.npz", out=Path("a"), device="cpu", seed=5)
     yield
 
 
@@ -95,11 +94,11 @@ def test_a_run_whose_directory_is_reused_stops_and_writes_nothing(toy: Path, tmp
             contents.append(read_files(tmp_path / "a"))
             yield
 
-    start_run(REQUEST, dataset="toy.npz", out=Path("sets"), device="cpu")
+    start_run(SCORE_REQUEST, dataset="toy.npz", out=Path("sets"), device="cpu")
     evaluation = EvaluationRequest(paths=(Path("sets"),))
     experiment = {"scale": "tiny", "dataset": "toy.npz", "methods": ("random",), "ipcs": (1,), "num_networks": 1}
     for start in (
-        lambda: start_run(REQUEST, dataset="toy.npz", out=Path("a"), session=session, device="cpu"),
+        lambda: start_run(SCORE_REQUEST, dataset="toy.npz", out=Path("a"), session=session, device="cpu"),
         lambda: start_evaluation(evaluation, out=Path("a"), session=session, device="cpu"),
         lambda: start_experiment("sota", out=Path("a"), session=session, device="cpu", **experiment),
     ):
@@ -123,7 +122,7 @@ def test_a_resumed_run_computes_with_the_threads_that_it_began_with(
     threads = torch.get_num_threads()
     try:
         torch.set_num_threads(2)
-        start_run(REQUEST, dataset="toy.npz", out=Path("a"), session=session, device="cpu")
+        start_run(SCORE_REQUEST, dataset="toy.npz", out=Path("a"), session=session, device="cpu")
         start_evaluation(EvaluationRequest(paths=(Path("a"),)), out=Path("b"), session=session, device="cpu")
         torch.set_num_threads(1)
         resume_run(Path("a"), session=session)

@@ -35,6 +35,13 @@ def test_show_prints_a_summary_and_draws_the_images(condenset: CommandRunner, ru
     assert "cannot write to" in condenset("show", run, "--out", "toy.npz/x.png").error_line
 
 
+def test_show_never_replaces_a_set_by_its_picture(condenset: CommandRunner, run: Path, tmp_path: Path) -> None:
+    file, before = run / "sets" / "random-2.safetensors", read_files(tmp_path)
+    for out in (file, "x.svg", "x"):
+        assert "--out must name a .png file" in condenset("show", run, "--out", out, "--overwrite").error_line
+    assert read_files(tmp_path) == before
+
+
 def test_show_reports_an_outdated_picture(condenset: CommandRunner, run: Path) -> None:
     condenset("show", run)
     os.utime("a/sets/random-2.png", (1, 1))

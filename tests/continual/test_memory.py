@@ -122,7 +122,8 @@ def test_repeated_class_is_refused_by_default() -> None:
     with pytest.raises(cs.UserError, match="is in memory already"):
         memory.store(memory.set, step)
     assert memory.class_names == ("class 1",)
-    with pytest.raises(cs.UserError, match=r"3 classes have fewer training images, 'class 0' \(4\)"):
+    # A memory has no ipc_share, which the error of cs.condense names.
+    with pytest.raises(cs.UserError, match=r"3 classes have fewer training images, 'class 0' \(4\).* to use all$"):
         tiny_memory(ipc=5).add(data)
 
 
@@ -175,6 +176,14 @@ def test_soft_labels_are_merged_by_class() -> None:
     memory.add(data)
     assert memory.class_names == ("class 1", "class 0", "class 2")
     torch.testing.assert_close(memory.set.labels.sum(1), torch.ones(6))
+
+
+def test_step_of_one_class_can_be_condensed_elsewhere() -> None:
+    data, memory, expected = tiny_data([4]), tiny_memory(), tiny_memory()
+    step = memory.prepare_step(data)
+    memory.store(cs.condense(step, memory.recipe(step), seed=memory.seed, device="cpu", verbose=False), step)
+    expected.add(data)
+    assert torch.equal(memory.set.images, expected.set.images)
 
 
 def test_saved_memory_is_evaluated_on_its_classes(tmp_path: Path) -> None:

@@ -124,3 +124,21 @@ def test_classes_too_small_for_a_hold_out_are_in_the_report(tmp_path: Path) -> N
     make_classes(tmp_path, ["b", "c"], count=2)
     report = check_dataset(tmp_path, test_share=0.5)
     assert (report.num_train, report.num_test, report.hold_out_error) == (3, 4, "")
+
+
+def test_report_of_an_import_with_other_test_images(tmp_path: Path) -> None:
+    make_classes(tmp_path / "own", "ab", count=3)
+    make_classes(tmp_path / "photos", "ab", count=2)
+    (tmp_path / "photos" / "a" / "bad.png").write_bytes(b"x")
+    import_dataset(tmp_path / "own", "mine")
+    report = check_dataset("mine", test=tmp_path / "photos")
+    assert report.class_counts["test"] == {"a": 2, "b": 2} and report.modes == {"RGB": 4}
+    assert list(report.unreadable) == [str(tmp_path / "photos" / "a" / "bad.png")]
+    assert not report.ignored_files and not report.ignored_folders
+
+
+def test_report_of_an_import_ignores_a_folder_of_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_classes(tmp_path / "mine", "ab", count=3)
+    import_dataset(tmp_path / "mine", "mine")
+    monkeypatch.chdir(tmp_path)
+    assert check_dataset("mine").ignored_folders == []

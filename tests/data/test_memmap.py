@@ -83,13 +83,26 @@ def test_map_is_read_only_if_it_cannot_be_private(imported: Path, monkeypatch: p
 def test_splits_can_be_imported(tmp_path: Path, user_error: ExpectUserError) -> None:
     x = np.random.default_rng(0).integers(0, 256, (6, 4, 4), np.uint8)
     data = from_arrays(x, ["b", "a", "b", "a", "b", "a"], allow_hflip=False)
-    directory = import_dataset(Splits(train=data, test=data), "arrays")
+    test = from_arrays(x[:4], ["b", "a", "b", "a"])
+    directory = import_dataset(Splits(train=data, test=test), "arrays")
     opened = load("arrays").train
     assert (opened.images[:, 0].numpy() == x[[1, 3, 5, 0, 2, 4]]).all() and not opened.allow_hflip
     with user_error("can be resized"):
-        import_dataset(Splits(train=data, test=data), "other", size=8)
+        import_dataset(Splits(train=data, test=test), "other", size=8)
     assert load(import_dataset(directory, "copy")).train.fingerprint == opened.fingerprint
     assert load(import_dataset("arrays", "flips", allow_hflip=True)).train.allow_hflip
+
+
+def test_import_keeps_the_home_directory_of_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_classes(tmp_path / "source")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert load(import_dataset(Path("~/source"), "mine")).train.source == str(tmp_path / "source")
+
+
+@pytest.mark.parametrize("name", [5, None, Path("mine")])
+def test_name_of_an_import_must_be_text(name: Any, user_error: ExpectUserError) -> None:
+    with user_error("a name must be text"):
+        import_dataset("digits", name)
 
 
 def test_size_is_applied(tmp_path: Path, user_error: ExpectUserError) -> None:
@@ -174,16 +187,27 @@ def test_dataset_is_restored_after_a_kill_between_the_renames(
     tmp_path: Path, imported: Path, user_error: ExpectUserError
 ) -> None:
     before = load("mine").train.fingerprint
-    workspace = simulate_kill_between_renames(imported)
+    simulate_kill_between_renames(imported)
     assert is_listed()
-    shutil.rmtree(workspace)
     simulate_kill_between_renames(imported)
     assert load("mine").train.fingerprint == before
-    shutil.rmtree(workspace)
     simulate_kill_between_renames(imported)
     with user_error("exists already"):
         import_dataset(tmp_path / "source", "mine")
-    assert {path.name for path in imported.parent.iterdir()} == {"mine", workspace.name}
+    assert [path.name for path in imported.parent.iterdir()] == ["mine"]
+
+
+@pytest.mark.parametrize("command", [list_datasets, lambda: load("mine")])
+def test_reading_removes_what_an_import_left_that_was_killed_after_the_renames(
+    imported: Path, command: Callable[[], object]
+) -> None:
+    leftover, locked = (imported.with_name(f".mine.{letter * 8}.tmp") for letter in "ab")
+    for workspace in (leftover, locked):
+        shutil.copytree(imported, workspace / ".replaced")
+    with try_lock(locked) as has_lock:
+        assert has_lock
+        command()
+    assert {path.name for path in imported.parent.iterdir()} == {"mine", locked.name}
 
 
 def test_dataset_is_not_restored_if_another_process_works_on_it_or_it_was_removed(imported: Path) -> None:
@@ -229,7 +253,7 @@ def test_import_reads_block_by_block(tmp_path: Path, monkeypatch: pytest.MonkeyP
     make_classes(tmp_path / "source", "ab", count=50)
     monkeypatch.setattr("condenset.data.lazy.BLOCK_BYTES", 7 * 3 * 8 * 8)
     sizes: list[int] = []
-    import condenset.data.folders as module
+    import condenset.data.folders.reading as module
 
     real = module.decode_images
     monkeypatch.setattr(

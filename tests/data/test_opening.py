@@ -2,14 +2,16 @@ from __future__ import annotations
 
 import dataclasses
 import unicodedata
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from condenset.data import DATASETS, LoadOptions, from_folder, import_dataset, load, load_test_images
+from condenset.data import DATASETS, LoadOptions, check_dataset, from_folder, import_dataset, load, load_test_images
 from condenset.data.sources import register_dataset
-from helpers.data_files import ExpectUserError, make_classes
+from helpers.data_files import ExpectUserError, make_classes, save_image
 
 
 def test_test_images_may_have_their_own_path(tmp_path: Path, user_error: ExpectUserError) -> None:
@@ -44,10 +46,40 @@ def test_test_images_must_be_one_split_with_the_same_classes(tmp_path: Path, use
     assert load(tmp_path / "mine", test=tmp_path / "both" / "test").test.class_counts == (1, 1)
 
 
-def test_test_images_must_not_be_the_training_images(tmp_path: Path, user_error: ExpectUserError) -> None:
+def import_as_own(path: Path, **options: Any) -> Path:
+    return import_dataset(path, "own", **options)
+
+
+@pytest.mark.parametrize("read", [load, check_dataset, import_as_own])
+def test_test_images_must_not_be_the_training_images(
+    tmp_path: Path, user_error: ExpectUserError, read: Callable[..., object]
+) -> None:
     make_classes(tmp_path / "mine", "ab", count=2)
-    with user_error("the test images must differ from the training images"):
-        load(tmp_path / "mine", test=tmp_path / "mine")
+    for split in ("train", "test"):
+        make_classes(tmp_path / "copied" / split, "ab", count=2)
+    with user_error("the test images must differ from the training images, but are the same"):
+        read(tmp_path / "mine", test=tmp_path / "mine")
+    with user_error("the test images must differ from the training images, but are the same"):
+        read(tmp_path / "copied")
+    save_image(tmp_path / "copied" / "test" / "b" / "1.png", value=7)
+    read(tmp_path / "copied")
+
+
+@pytest.mark.parametrize("read", [load, check_dataset, import_as_own])
+def test_options_without_effect_give_a_warning(tmp_path: Path, read: Callable[..., object]) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (4, 8, 8), np.uint8)
+    np.savez(tmp_path / "arrays.npz", images=images, labels=np.arange(4) % 2)
+    with pytest.warns(UserWarning, match=r"^options without effect on .*: white_level=4095, nested=True$"):
+        read(tmp_path / "arrays.npz", fit="crop", nested=True, white_level=4095)
+
+
+def test_options_are_used_if_they_have_an_effect_on_the_test_images(tmp_path: Path) -> None:
+    make_classes(tmp_path / "photos", "0123456789", count=1, size=(9, 8), mode="L")
+    assert load("digits", test=tmp_path / "photos", fit="crop").test.size == 8
+    import_dataset("digits", "own")
+    assert load("own", test=tmp_path / "photos", fit="crop").test.size == 8
+    with pytest.warns(UserWarning, match="^options without effect on own: skip_bad=True$"):
+        load("own", skip_bad=True)
 
 
 def test_npz_file_can_have_the_test_images(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData, Splits
 from condenset.engine import ComputeDevice
-from condenset.experiments import ExperimentContext, nas, network_groups, scales
+from condenset.experiments import ExperimentContext, nas, network_groups
 from condenset.experiments.types import Record
 from condenset.methods import METHODS, RandomRecipe, Recipe
 from condenset.methods.matching.pool import NetworkPool
@@ -33,23 +33,6 @@ from helpers.reference_dm import tiny_data
 @pytest.fixture
 def splits() -> Splits:
     return Splits(train=tiny_data([24, 24, 24]), test=tiny_data([8, 8, 8]))
-
-
-@pytest.fixture
-def fast_tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the scale `tiny` still smaller."""
-    for method in METHODS.values():
-        for name, value in (("iterations", 2), ("batch_size", 8)):
-            if name in method.tiny:
-                monkeypatch.setitem(method.tiny, name, value)  # type: ignore[arg-type]
-    monkeypatch.setitem(scales.PROTOCOL_FIELDS["tiny"], "epochs", 1)
-    monkeypatch.setitem(scales.WHOLE_PROTOCOL_FIELDS["tiny"], "epochs", 1)
-
-
-@pytest.fixture
-def without_charts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Write no figures, which takes longer than a tiny experiment."""
-    monkeypatch.setattr("condenset.experiments.runner.save_chart", lambda figure, path: None)
 
 
 @pytest.fixture

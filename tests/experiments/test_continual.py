@@ -20,7 +20,7 @@ from helpers.experiment_runs import make_run, run_tiny
 from helpers.interruption import StopAtLoop
 from helpers.reference_dm import tiny_data
 
-pytestmark = pytest.mark.usefixtures("fast_tiny", "without_charts")
+pytestmark = pytest.mark.usefixtures("fast_tiny")
 
 METHODS = ("random", "herding", "dm")
 SPLITS = Splits(train=tiny_data([6, 6, 6, 6, 6]), test=tiny_data([2, 3, 4, 5, 6], seed=1))

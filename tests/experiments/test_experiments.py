@@ -21,7 +21,7 @@ from condenset.runs.loop import Interrupted
 from helpers.experiment_runs import PartRecorder, make_run, run_tiny, skip_scoring
 from helpers.interruption import StopAtLoop
 
-pytestmark = pytest.mark.usefixtures("fast_tiny", "without_charts")
+pytestmark = pytest.mark.usefixtures("fast_tiny")
 
 
 def make_context(splits: Splits, run: RunContext, scale: str = "tiny") -> ExperimentContext:

@@ -76,7 +76,7 @@ def test_legend_has_an_entry_for_synthetic_images() -> None:
     assert "t-SNE" in figure.get_supxlabel()
 
 
-@pytest.mark.usefixtures("fast_tiny", "without_charts")
+@pytest.mark.usefixtures("fast_tiny")
 @pytest.mark.parametrize("name", ["networks", "cost", "distribution"])
 def test_repeatedly_interrupted_experiment_gives_the_same_result(
     name: str, splits: Splits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -15,6 +15,7 @@ from condenset.training.trainer import Trainer
 from helpers.experiment_runs import PartRecorder, make_run, run_tiny
 
 
+@pytest.mark.charts
 @pytest.mark.usefixtures("fast_tiny")
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_experiment_writes_its_files_and_repeats_nothing(

@@ -19,7 +19,7 @@ from condenset.runs.context import RunContext
 from helpers.experiment_runs import run_tiny, skip_scoring
 from helpers.reference_dm import tiny_data
 
-pytestmark = pytest.mark.usefixtures("fast_tiny", "without_charts")
+pytestmark = pytest.mark.usefixtures("fast_tiny")
 
 
 def test_batchnorm_needs_a_network_with_instance_norm(splits: Splits, tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from condenset.io import files
 from condenset.runs import checkpoint, loop
 from condenset.runs.identity import IDENTITY
 from condenset.training.trainer import Trainer
+from helpers.charts import skip_drawing
 
 TINY_NETWORK = ("--network", "convnet(width=8, depth=1)", "--device", "cpu")
 TINY_EVALUATION = ("--nets", "1", "--epochs", "1")
@@ -54,12 +55,15 @@ RECORD_FIELDS = [
     "confusion",
 ]
 
-PRELOADED_MODULES = [
-    "condenset.pipeline.execute",
-    "condenset.data",
-    "condenset.cli.console",
+PRELOADED_MODULES = [  # all that commands import, most of it late
+    "condenset.cli",
+    "condenset.experiments.start",
+    "condenset.pipeline.evaluation",
+    "condenset.pipeline.preview",
+    "matplotlib.figure",
     "pytest",
-    "torch._dynamo",  # torch imports it late, to build networks on the meta device
+    "torch.fx.experimental.symbolic_shapes",  # to build networks on the meta device
+    "typer._adapters",
 ]
 
 
@@ -144,6 +148,7 @@ def _run_child(arguments: list[str], paths: list[str], setup: Callable[[], None]
     sys.stdout, sys.stderr = (open(path, "w") for path in paths)  # noqa: SIM115
     torch.set_num_threads(1)
     checkpoint.CHECKPOINT_SECONDS = loop.SYNC_SECONDS = 0.0
+    skip_drawing(setattr)
     if setup:
         setup()
     main(arguments)

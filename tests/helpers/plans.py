@@ -1,4 +1,4 @@
-"""Make and execute a tiny plan, without the command line."""
+"""Request, make and execute tiny plans, without the command line."""
 
 from __future__ import annotations
 
@@ -17,6 +17,12 @@ from helpers.reference_dm import tiny_data
 SPLITS = Splits(train=tiny_data([6, 6]), test=tiny_data([6, 6], seed=1))
 NETWORK = "convnet(width=8, depth=1)"
 CPU = ComputeDevice.select("cpu")
+SCORE_REQUEST = RunRequest(  # the fastest run that scores a set
+    methods=("random",),
+    ipcs=(1,),
+    protocol_fields={"num_networks": 1, "epochs": 1, "network": NETWORK},
+    whole=False,
+)
 
 
 def make_tiny_plan(**fields: Any) -> Plan:

@@ -10,6 +10,7 @@ import pytest
 from condenset.errors import UserError
 from condenset.io.directories import (
     atomic_directory,
+    clean_up_directories,
     create_unique_directory,
     ensure_writable,
     is_empty,
@@ -102,3 +103,24 @@ def test_atomic_directory_appears_completely_or_not_at_all(tmp_path: Path) -> No
         (workspace / "target" / "file").touch()
         assert not target.exists()
     assert [path.name for path in target.iterdir()] == ["file"] and list(tmp_path.iterdir()) == [target]
+
+
+def test_replaced_directory_is_not_lost_if_it_cannot_be_restored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, rename = tmp_path / "target", os.rename
+    (target / "old").mkdir(parents=True)
+
+    def fail_to_create_target(source: Any, destination: Any) -> None:
+        if Path(destination) == target:
+            raise OSError(5, "Input/output error")
+        rename(source, destination)
+
+    monkeypatch.setattr(os, "rename", fail_to_create_target)
+    failure = pytest.raises(UserError, match="Input/output error")
+    with failure, atomic_directory(target, overwrite=True) as workspace:
+        (workspace / "target").mkdir()
+    monkeypatch.undo()
+    assert not target.exists()
+    clean_up_directories(tmp_path)
+    assert (target / "old").is_dir() and list(tmp_path.iterdir()) == [target]

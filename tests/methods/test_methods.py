@@ -186,6 +186,16 @@ def test_progress_and_events(method: Method, tmp_path: Path) -> None:
         assert event["seconds"] >= 0
 
 
+def test_progress_moves_within_an_iteration(method: Method, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("condenset.runs.loop.SYNC_SECONDS", 0.0)
+    progress = RecordProgress()
+    run = RunContext(compute=CPU, classes_per_chunk=1, progress=progress)
+    fields = {"outer_steps": 1} if "outer_steps" in field_names(method.recipe) else {}  # then no network is trained
+    method.condense(tiny_data([4, 4]), tiny_recipe(method, **fields), run)
+    if learns_by_iterations(method):
+        assert any(0 < step < 1 for step in progress.steps)
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.filterwarnings("ignore", "error:running without")  # the compiler has many warnings of its own
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])

@@ -18,6 +18,7 @@ from condenset.methods import METHODS, Recipe, make_recipe
 from condenset.methods.reference_network import get_reference_network
 from condenset.runs import directory
 from condenset.runs.context import RunContext
+from condenset.runs.identity import IDENTITY, open_directory
 from condenset.runs.loop import Interrupted
 from condenset.training.dataset import DeviceDataset
 from condenset.training.protocol import Protocol
@@ -231,6 +232,14 @@ def test_divergence_is_an_error_and_nothing_is_stored(
     with pytest.raises(cs.UserError, match=r"diverged: .* after epoch \d+\. Try a smaller network_lr"):
         condense("herding", tiny_data([6, 6]), run, **fields)
     assert not (tmp_path / "networks").exists()
+
+
+def test_nothing_is_stored_in_a_deleted_directory(tmp_path: Path) -> None:
+    run = RunContext(compute=CPU, directory=tmp_path, identity=open_directory(tmp_path, {}))
+    (tmp_path / IDENTITY).unlink()
+    with pytest.raises(cs.UserError, match="was deleted, or belongs to another run now"):
+        condense("herding", tiny_data([6, 6]), run)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_checkpoint_of_another_training_is_refused(tmp_path: Path) -> None:

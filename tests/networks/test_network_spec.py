@@ -91,7 +91,7 @@ def test_python_warnings_are_suppressed(recwarn: pytest.WarningsRecorder) -> Non
 
 
 @given(st.one_of(st.text(max_size=30), st.text(alphabet="convnet(width=3,'\\ *[]{}:.1)-\n", max_size=30)))
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 def test_any_text_is_parsed_or_refused(text: str) -> None:
     try:
         name, options = parse_spec(text)

@@ -154,9 +154,11 @@ def test_numbered_classes_are_matched_by_order_with_a_warning() -> None:
     numbered, test = rename_classes(DATA, "digits", ("0", "1")), SPLITS.require_test()
     named = rename_classes(test, "pets", ("cat", "dog"))
     condensed = cs.condense(numbered, "random", ipc=1, device="cpu")
-    message = "the set was made from 'digits', not from 'pets', .* the classes are matched by their numbers"
+    message = "the set was made from 'digits', not from 'pets', .* the classes are matched by position"
     with pytest.warns(UserWarning, match=message) as warned:
         cs.evaluate(condensed, named, num_networks=1, **TRAINING)
     assert len(warned) == 1 and "\n" not in str(warned[0].message)
+    with pytest.warns(UserWarning, match=message):
+        cs.evaluate(numbered, named, num_networks=1, **TRAINING)
     cs.evaluate(condensed, rename_classes(test, "others", ("0", "1")), num_networks=1, **TRAINING)  # no warning
     cs.evaluate(condensed, rename_classes(test, "digits", ("zero", "one")), num_networks=1, **TRAINING)

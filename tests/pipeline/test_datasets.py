@@ -14,14 +14,8 @@ from condenset.pipeline.plan import Plan
 from condenset.pipeline.request import RunRequest
 from condenset.pipeline.run import RunResult, resume_run, start_run
 from helpers.data_files import make_classes
+from helpers.plans import SCORE_REQUEST
 
-NETWORK = "convnet(width=8, depth=1)"
-REQUEST = RunRequest(
-    methods=("random",),
-    ipcs=(1,),
-    protocol_fields={"num_networks": 1, "epochs": 1, "network": NETWORK},
-    whole=False,
-)
 CONDENSE = RunRequest(methods=("random",), ipcs=(1,), evaluate=False)
 
 
@@ -38,7 +32,7 @@ def run(request: RunRequest, out: str, **options: Any) -> tuple[RunResult, Plan]
 
 
 def test_a_scored_run_holds_out_a_fifth_and_records_it(photos: Path) -> None:
-    result, plan = run(REQUEST, "a", dataset="photos")
+    result, plan = run(SCORE_REQUEST, "a", dataset="photos")
     splits = load(photos, test_share=0.2)
     assert plan.load_options.test_share == 0.2 and len(splits.test) == 4
     assert (plan.fingerprint, plan.test_fingerprint) == (splits.train.fingerprint, splits.test.fingerprint)
@@ -48,7 +42,7 @@ def test_a_scored_run_holds_out_a_fifth_and_records_it(photos: Path) -> None:
 def test_condense_uses_every_image(photos: Path) -> None:
     _, plan = run(CONDENSE, "a", dataset="photos")
     assert plan.load_options.test_share is None and plan.fingerprint == load(photos).train.fingerprint
-    _, scored = run(REQUEST, "b", config=Path("a/recipe.toml"))  # a run of its config needs test images
+    _, scored = run(SCORE_REQUEST, "b", config=Path("a/recipe.toml"))  # a run of its config needs test images
     assert scored.load_options.test_share == 0.2
     _, shared = run(CONDENSE, "c", dataset="photos", load_fields={"test_share": 0.5})
     assert shared.fingerprint == load(photos, test_share=0.5).train.fingerprint
@@ -56,18 +50,21 @@ def test_condense_uses_every_image(photos: Path) -> None:
 
 def test_test_images_of_their_own_path_are_recorded_and_may_move(photos: Path, tmp_path: Path) -> None:
     make_classes(tmp_path / "more", "ab", count=2)
-    result, plan = run(REQUEST, "a", dataset="photos", load_fields={"test": "more"})
+    result, plan = run(SCORE_REQUEST, "a", dataset="photos", load_fields={"test": "more"})
     assert plan.load_options.test == str(tmp_path / "more")
     assert plan.test_fingerprint == load(photos, test="more").test.fingerprint
     shutil.move(tmp_path / "more", tmp_path / "moved")
     with pytest.raises(UserError, match="give its path with --dataset, --test or --data-dir"):
         resume_run(Path("a"))
     assert resume_run(Path("a"), test_moved_to="moved").records == result.records
+    make_classes(tmp_path / "other", "ab", count=3)
+    with pytest.raises(UserError, match="other is not the dataset that a began with"):
+        resume_run(Path("a"), test_moved_to="other")
 
 
 def test_a_choice_of_test_images_replaces_that_of_the_config(photos: Path, tmp_path: Path) -> None:
     make_classes(tmp_path / "more", "ab", count=2)
-    run(REQUEST, "a", dataset="photos", load_fields={"test_share": 0.5})
+    run(SCORE_REQUEST, "a", dataset="photos", load_fields={"test_share": 0.5})
     _, same = run(RunRequest(), "b", config=Path("a/recipe.toml"))
     assert same.load_options.test_share == 0.5
     _, other = run(RunRequest(), "c", config=Path("a/recipe.toml"), load_fields={"test": "more"})
@@ -75,14 +72,14 @@ def test_a_choice_of_test_images_replaces_that_of_the_config(photos: Path, tmp_p
 
 
 def test_moved_test_images_need_a_recorded_path(toy: Path) -> None:
-    run(REQUEST, "a", dataset="toy.npz")
+    run(SCORE_REQUEST, "a", dataset="toy.npz")
     with pytest.raises(UserError, match="a has no test images of their own path, but got 'more'"):
         resume_run(Path("a"), test_moved_to="more")
 
 
 def test_a_hold_out_is_refused_if_there_is_a_test_split(toy: Path) -> None:
     with pytest.raises(UserError, match="toy has a test split, so there is nothing to hold out"):
-        run(REQUEST, "a", dataset="toy.npz", load_fields={"test_share": 0.2})
+        run(SCORE_REQUEST, "a", dataset="toy.npz", load_fields={"test_share": 0.2})
 
 
 def test_evaluation_without_test_images_names_the_way_out(photos: Path) -> None:

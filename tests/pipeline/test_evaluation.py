@@ -19,7 +19,7 @@ from condenset.pipeline.evaluation_config import EvaluationConfig, evaluation_to
 from condenset.pipeline.evaluation_plan import EvaluationRequest
 from condenset.pipeline.request import RunRequest
 from condenset.pipeline.results import Record
-from condenset.pipeline.run import start_run
+from condenset.pipeline.run import resume_run, start_run
 from condenset.runs.context import RunContext
 from condenset.runs.loop import Interrupted
 from helpers.command_line import RECORD_FIELDS, write_npz
@@ -129,6 +129,34 @@ def test_a_damaged_evaluation_is_an_error(toy: Path, damage: str) -> None:
     path.write_text(damage if damage.startswith("jobs") else content.replace('device = "cpu"', damage))
     with pytest.raises(UserError, match=r"evaluation.toml"):
         resume_evaluation(path.parent)
+
+
+def test_one_of_several_datasets_can_move(toy: Path, run: Path, tmp_path: Path) -> None:
+    other = write_npz(tmp_path / "other.npz", seed=5)
+    request = RunRequest(methods=("random",), ipcs=(1,), evaluate=False)
+    condensed = start_run(request, dataset=str(other), device="cpu").directory
+    result = evaluate(run, condensed, config=run / "recipe.toml")
+    expected = [record["accuracies"] for record in result.records]
+    for name in ("results.json", "events.jsonl"):
+        (result.directory / name).unlink()
+    other.rename(tmp_path / "moved.npz")
+    with pytest.raises(UserError, match=r"other.npz; if the dataset has moved"):
+        resume_evaluation(result.directory)
+    (result.directory / "results.json").unlink()
+    with pytest.raises(UserError, match=r"toy.npz has other test images than the evaluation began with"):
+        resume_evaluation(result.directory, moved_to=str(toy))
+    with pytest.raises(UserError, match="has no test images of their own path, but got 'more'"):
+        resume_evaluation(result.directory, test_moved_to="more")
+    (result.directory / "results.json").unlink()
+    resumed = resume_evaluation(result.directory, moved_to="moved.npz").records
+    assert [record["accuracies"] for record in resumed] == expected
+
+
+def test_the_dataset_of_a_set_is_found_after_a_move(toy: Path, run: Path, tmp_path: Path) -> None:
+    (run / "sets" / "random-1.safetensors").unlink()
+    toy.rename(tmp_path / "moved.npz")
+    resume_run(run, moved_to="moved.npz")
+    assert evaluate(run).records[0]["dataset"] == str(tmp_path / "moved.npz")
 
 
 @contextmanager

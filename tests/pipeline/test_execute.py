@@ -12,11 +12,13 @@ import pytest
 import torch
 
 from condenset import CondensedSet, UserError
+from condenset.io.progress import NullProgress
 from condenset.methods import METHODS
 from condenset.pipeline import execute
 from condenset.pipeline.plan import Job
 from condenset.runs import checkpoint
 from condenset.runs.context import RunContext
+from condenset.runs.identity import IDENTITY, open_directory
 from helpers.command_line import list_files, read_files
 from helpers.plans import NETWORK, execute_in, make_tiny_plan
 
@@ -39,6 +41,19 @@ def test_a_directory_does_not_change_the_scores(tmp_path: Path) -> None:
     plan = make_tiny_plan()
     in_directory, in_memory = (execute_in(directory, plan) for directory in (tmp_path, None))
     assert [record["accuracies"] for record in in_directory] == [record["accuracies"] for record in in_memory]
+
+
+def test_a_set_is_not_saved_in_the_directory_of_another_run(tmp_path: Path) -> None:
+    class ReplaceIdentity(NullProgress):
+        """Replace the identity of the directory when the first loop has ended."""
+
+        def stop(self) -> None:
+            (tmp_path / IDENTITY).write_text("{}")
+
+    plan = make_tiny_plan(methods=("dm",))
+    with pytest.raises(UserError, match="belongs to another run now"):
+        execute_in(tmp_path, plan, identity=open_directory(tmp_path, {}), progress=ReplaceIdentity())
+    assert not (tmp_path / "sets").exists()
 
 
 def test_finished_jobs_are_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

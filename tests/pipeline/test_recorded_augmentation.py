@@ -10,6 +10,7 @@ import torch
 import condenset as cs
 from condenset import augment
 from condenset.methods import DMRecipe
+from condenset.methods.matching.pool_training import pool_protocol
 from condenset.training.protocol import Protocol
 from helpers.command_line import TINY, CommandRunner, read_records, sets_equal
 from helpers.reference_dm import tiny_data
@@ -49,5 +50,14 @@ def test_python_records_what_is_applied() -> None:
     options = {"network": "mlp(width=4)", "num_networks": 1, "epochs": 0, "verbose": False}
     test_set = tiny_data([4, 4], seed=1, allow_hflip=False)
     assert cs.evaluate(given, test_set, **options).protocol["augment"] == APPLIED  # type: ignore[arg-type]
-    memory = cs.Memory(ipc=1, allow_hflip=False, network=RECIPE.network, iterations=1)
-    assert memory.recipe(memory.prepare_step(data)).augment == APPLIED  # type: ignore[attr-defined]
+    ranking = cs.rank([RECIPE.network], given, test_set, epochs=0, device="cpu", verbose=False)
+    assert ranking.protocol["augment"] == APPLIED
+    assert pool_protocol(data).augment == APPLIED
+
+
+def test_replay_memory_records_what_is_applied() -> None:
+    memory = cs.Memory(ipc=1, allow_hflip=False, network=RECIPE.network, iterations=1, device="cpu", verbose=False)
+    step = memory.prepare_step(tiny_data([4, 4]))
+    assert memory.recipe(step).augment == APPLIED  # type: ignore[attr-defined]
+    memory.store(cs.condense(step, memory.recipe(step), device="cpu", verbose=False), step)
+    assert memory.set.provenance["recipe"]["augment"] == APPLIED

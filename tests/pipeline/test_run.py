@@ -10,26 +10,20 @@ from typing import Any
 
 import pytest
 
-from condenset import Splits, UserError
+from condenset import CondensedSet, Splits, UserError
 from condenset.pipeline.config import read_plan
 from condenset.pipeline.plan import Plan
 from condenset.pipeline.request import RunRequest
 from condenset.pipeline.run import resume_run, start_run
 from condenset.runs.context import RunContext
 from helpers.command_line import list_files, read_files, replace_test_images
+from helpers.plans import SCORE_REQUEST
 
-NETWORK = "convnet(width=8, depth=1)"
-REQUEST = RunRequest(
-    methods=("random",),
-    ipcs=(1,),
-    protocol_fields={"num_networks": 1, "epochs": 1, "network": NETWORK},
-    whole=False,
-)
 CPU: dict[str, Any] = {"device": "cpu"}
 
 
 def test_a_run_leaves_its_recipe_results_and_set_in_a_new_directory(toy: Path) -> None:
-    first, second = (start_run(REQUEST, dataset="toy.npz", seed=2, memory_limit=2**30, **CPU) for _ in range(2))
+    first, second = (start_run(SCORE_REQUEST, dataset="toy.npz", seed=2, memory_limit=2**30, **CPU) for _ in range(2))
     assert (first.directory, second.directory) == (Path("runs/toy"), Path("runs/toy-2"))
     assert first.records[0]["accuracies"] == second.records[0]["accuracies"]
     assert {"recipe.toml", "results.json", "sets/random-1.safetensors", "grid.png"} <= set(list_files(first.directory))
@@ -39,7 +33,7 @@ def test_a_run_leaves_its_recipe_results_and_set_in_a_new_directory(toy: Path) -
 
 
 def test_settings_override_those_of_the_config(toy: Path) -> None:
-    start_run(REQUEST, dataset="toy.npz", out=Path("a"), seed=2, memory_limit=2**30, **CPU)
+    start_run(SCORE_REQUEST, dataset="toy.npz", out=Path("a"), seed=2, memory_limit=2**30, **CPU)
     start_run(RunRequest(), config=Path("a/recipe.toml"), out=Path("b"), seed=3)
     plan, changed = (read_plan(Path(name) / "recipe.toml") for name in "ab")
     assert (changed.seed, changed.memory_limit, changed.jobs) == (3, plan.memory_limit, plan.jobs)
@@ -55,7 +49,7 @@ def test_the_session_surrounds_the_execution(toy: Path) -> None:
         yield
         events.append((run.directory / "results.json").exists())
 
-    result = start_run(REQUEST, dataset="toy.npz", out=Path("a"), session=session, **CPU)
+    result = start_run(SCORE_REQUEST, dataset="toy.npz", out=Path("a"), session=session, **CPU)
     assert events == [["random-1"], True]
     files = read_files(Path("a"))
     assert resume_run(Path("a"), session=session).records == result.records
@@ -73,7 +67,7 @@ def test_a_stopped_run_is_resumed_with_changes(toy: Path, tmp_path: Path) -> Non
         yield
 
     with pytest.raises(Stop):
-        start_run(REQUEST, dataset="toy.npz", out=Path("a"), session=stop, **CPU)
+        start_run(SCORE_REQUEST, dataset="toy.npz", out=Path("a"), session=stop, **CPU)
     assert list_files(Path("a")) == ["recipe.toml"]
     limits: list[int | None] = []
 
@@ -87,29 +81,31 @@ def test_a_stopped_run_is_resumed_with_changes(toy: Path, tmp_path: Path) -> Non
         resume_run(Path("a"))
     result = resume_run(Path("a"), moved_to="moved/data.npz", session=record_limit, memory_limit=2**30)
     assert (limits, result.records[0]["dataset"]) == ([2**30], str(toy))
+    origin = CondensedSet.load("a/sets/random-1.safetensors").provenance["origin"]
+    assert origin == {"dataset": str(tmp_path / "moved" / "data.npz")}
 
 
 def test_changed_data_are_refused(toy: Path) -> None:
-    start_run(REQUEST, dataset="toy.npz", out=Path("a"), **CPU)
+    start_run(SCORE_REQUEST, dataset="toy.npz", out=Path("a"), **CPU)
     replace_test_images(toy)
     with pytest.raises(UserError, match=r"toy.npz has changed since a began: start a new run"):
         resume_run(Path("a"))
-    with pytest.raises(UserError, match=r"toy.npz is not the dataset that a began with"):
-        resume_run(Path("a"), moved_to="toy.npz")
+    with pytest.raises(UserError, match=r"other.npz is not the dataset that a began with"):
+        resume_run(Path("a"), moved_to=str(shutil.copy(toy, "other.npz")))
     with pytest.raises(UserError, match="has changed since the config file was written"):
         start_run(RunRequest(), config=Path("a/recipe.toml"))
 
 
 def test_invalid_arguments_are_refused(toy: Path) -> None:
     with pytest.raises(UserError, match="no dataset: give a name"):
-        start_run(REQUEST)
+        start_run(SCORE_REQUEST)
     with pytest.raises(UserError, match="--overwrite needs --out"):
-        start_run(REQUEST, dataset="toy.npz", overwrite=True, **CPU)
+        start_run(SCORE_REQUEST, dataset="toy.npz", overwrite=True, **CPU)
     with pytest.raises(UserError, match=r"b is not a run: it has no recipe.toml"):
         resume_run(Path("b"))
-    start_run(REQUEST, dataset="toy.npz", out=Path("a"), **CPU)
+    start_run(SCORE_REQUEST, dataset="toy.npz", out=Path("a"), **CPU)
     with pytest.raises(UserError, match=r"^a "):
-        start_run(REQUEST, dataset="toy.npz", out=Path("a"), **CPU)
+        start_run(SCORE_REQUEST, dataset="toy.npz", out=Path("a"), **CPU)
     assert not Path("runs").exists()
-    start_run(REQUEST, dataset="toy.npz", out=Path("a"), overwrite=True, seed=5, **CPU)
+    start_run(SCORE_REQUEST, dataset="toy.npz", out=Path("a"), overwrite=True, seed=5, **CPU)
     assert read_plan(Path("a/recipe.toml")).seed == 5

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,7 @@ def default_dtype() -> Iterator[None]:
         torch.set_default_dtype(torch.float32)
 
 
-def compute_results() -> list[torch.Tensor]:
+def compute_results(directory: Path) -> list[torch.Tensor]:
     """Return results of the functions of the Python interface."""
     random = np.random.default_rng(0)
     data = cs.from_arrays(random.integers(0, 255, (8, 8, 8)).astype(np.uint8), np.arange(8) % 2)
@@ -46,16 +47,21 @@ def compute_results() -> list[torch.Tensor]:
     memory.add(data)
     classifier = memory.train("convnet(width=4, depth=1)", epochs=1)
     train, _ = cs.train_val_split(data, 0.5)
-    numbers = [scores.mean, classifier.accuracy(data)]
-    return [condensed.images.clone(), train.images, torch.tensor(numbers, dtype=torch.float64, device="cpu")]
+    ranking = cs.rank([QUICK["network"]], condensed, test_set, epochs=1, device="cpu", verbose=False)
+    pool = cs.train_pool(data, directory, num_networks=1, epochs=1, **QUICK)
+    predictions = [float(name) for name in classifier.predict(data)]
+    accuracies = [scores.mean, classifier.accuracy(data), ranking.best.accuracy]
+    accuracies += [state.accuracy for state in pool.group("all")]
+    numbers = torch.tensor([*predictions, *accuracies], dtype=torch.float64, device="cpu")
+    return [condensed.images.clone(), train.images, numbers]
 
 
 @pytest.mark.parametrize("settings", [torch.no_grad, torch.inference_mode, default_device, default_dtype])
-def test_settings_of_the_caller_do_not_change_results(settings: Settings) -> None:
-    expected = compute_results()
+def test_settings_of_the_caller_do_not_change_results(settings: Settings, tmp_path: Path) -> None:
+    expected = compute_results(tmp_path / "expected")
     before = torch.get_default_dtype()
     with settings():
-        results = compute_results()
+        results = compute_results(tmp_path / "results")
     assert all(torch.equal(*pair) for pair in zip(results, expected, strict=True))
     assert torch.get_default_dtype() == before and torch.is_grad_enabled()
 

@@ -18,6 +18,8 @@ from condenset.report.charts import (
     set_title,
 )
 
+pytestmark = pytest.mark.charts
+
 
 @pytest.mark.parametrize("dataset", ["toy", r"$\frac{1$"])
 def test_comparison_is_drawn_for_any_dataset_name(tmp_path: Path, dataset: str) -> None:

@@ -11,6 +11,7 @@ import pytest
 from fontTools.fontBuilder import FontBuilder
 from fontTools.pens.ttGlyphPen import TTGlyphPen
 from matplotlib.font_manager import fontManager
+from PIL import features
 
 from condenset.report import fonts
 from condenset.report.charts import new_chart, save_chart, set_title
@@ -23,10 +24,25 @@ ABSENT = "\U000f0001"  # private use, without a glyph in every font
 
 
 @pytest.fixture
-def han_font(tmp_path: Path) -> Iterator[str]:
+def installed_fonts() -> Iterator[None]:
+    """Remove the fonts that a test installs."""
+    installed = list(fontManager.ttflist)
+    yield
+    fontManager.ttflist[:] = installed
+    clear_caches()
+
+
+@pytest.fixture
+def han_font(tmp_path: Path, installed_fonts: None) -> str:
     """Install a font that has the letters of 猫 and cat; return the name of its family."""
+    install_font(tmp_path / "han.ttf", "Test Han", "猫cat")
+    return "Test Han"
+
+
+def install_font(path: Path, family: str, text: str) -> None:
+    """Install a font that draws a triangle for each letter of a text."""
     builder = FontBuilder(1000)
-    letters = {ord(letter): f"u{ord(letter)}" for letter in "猫cat"}
+    letters = {ord(letter): f"u{ord(letter)}" for letter in text}
     builder.setupGlyphOrder([".notdef", *letters.values()])
     builder.setupCharacterMap(letters)
     pen = TTGlyphPen(None)
@@ -38,15 +54,11 @@ def han_font(tmp_path: Path) -> Iterator[str]:
     builder.setupGlyf({name: glyph for name in (".notdef", *letters.values())})
     builder.setupHorizontalMetrics({name: (600, 0) for name in (".notdef", *letters.values())})
     builder.setupHorizontalHeader(ascent=800, descent=-200)
-    builder.setupNameTable({"familyName": "Test Han", "styleName": "Regular"})
+    builder.setupNameTable({"familyName": family, "styleName": "Regular"})
     builder.setupOS2()
     builder.setupPost()
-    builder.save(tmp_path / "han.ttf")
-    installed = list(fontManager.ttflist)
-    fontManager.addfont(tmp_path / "han.ttf")
-    clear_caches()
-    yield "Test Han"
-    fontManager.ttflist[:] = installed
+    builder.save(path)
+    fontManager.addfont(path)
     clear_caches()
 
 
@@ -74,6 +86,23 @@ def test_a_font_with_the_glyphs_is_found(han_font: str) -> None:
     latin = load_font("cat")
     assert latin is not None
     assert latin.getname()[0] == default_font().getname()[0]
+
+
+def test_a_font_of_boxes_is_not_used(installed_fonts: None, tmp_path: Path) -> None:
+    install_font(tmp_path / "boxes.ttf", "Test Last Resort", ABSENT)
+    assert load_font(ABSENT) is None
+
+
+@pytest.mark.parametrize("text", ["\u0642\u0637\u0629", "\u0939\u093f"])  # Arabic, Hindi
+def test_scripts_whose_letters_move_need_raqm(
+    text: str, installed_fonts: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install_font(tmp_path / "font.ttf", "Test Letters", text)
+    monkeypatch.setattr(features, "check", lambda feature: feature == "raqm")
+    assert load_font(text) is not None
+    load_font.cache_clear()
+    monkeypatch.setattr(features, "check", lambda feature: False)
+    assert load_font(text) is None
 
 
 def test_grid_shows_the_index_in_place_of_a_box() -> None:

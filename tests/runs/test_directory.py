@@ -8,7 +8,14 @@ import pytest
 
 from condenset import UserError
 from condenset.io.directories import create_unique_directory, lock_directory
-from condenset.runs.directory import create_run_directory, default_run_directory, is_run_directory
+from condenset.io.metadata import read_toml
+from condenset.runs.directory import (
+    create_run_directory,
+    default_run_directory,
+    is_run_directory,
+    reopen_run_directory,
+)
+from condenset.runs.identity import create_run
 from helpers.command_line import list_files
 
 
@@ -31,6 +38,19 @@ def test_temporary_files_do_not_count_as_content(tmp_path: Path) -> None:
     (tmp_path / ".recipe.toml.abc.tmp").write_text("incomplete")
     assert create_run_directory(tmp_path, overwrite=False) == tmp_path
     assert list_files(tmp_path) == []
+
+
+def test_a_run_is_reopened_without_leftovers(tmp_path: Path) -> None:
+    created = create_run(tmp_path, "recipe.toml", "seed = 3\n")
+    (tmp_path / ".results.json.abc.tmp").write_text("incomplete")
+    with reopen_run_directory(tmp_path, "recipe.toml", read_toml) as (config, identity):
+        assert (config, identity) == ({"seed": 3}, created)
+        assert list_files(tmp_path) == ["recipe.toml"]
+        with pytest.raises(UserError, match="another process is using"), lock_directory(tmp_path):
+            pass
+    missing = pytest.raises(UserError, match=r"is not a run: it has no evaluation.toml")
+    with missing, reopen_run_directory(tmp_path, "evaluation.toml", read_toml):
+        pass
 
 
 def test_other_files_are_never_removed(tmp_path: Path) -> None:

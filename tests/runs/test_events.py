@@ -78,3 +78,9 @@ def test_long_lines_are_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     run.log_event("step", text="x" * 100)
     run.log_event("step", text="")
     assert [event["text"] for event in run.read_events("step")] == [""]
+
+
+def test_predictions_of_many_test_images_are_read_again(tmp_path: Path) -> None:
+    run, counts = make_run(tmp_path), [999_999, 1] * 200_000
+    run.log_event("network", confusion=counts)
+    assert run.read_events("network")[0]["confusion"] == counts

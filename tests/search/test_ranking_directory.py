@@ -199,6 +199,14 @@ def test_damaged_checkpoint_stops_the_ranking(
     assert [row.reason for row in ranking.rows] == ["", ""]
 
 
+def test_previous_checkpoint_alone_belongs_to_a_ranking(train_val: TrainVal, tmp_path: Path) -> None:
+    """A process was killed after it renamed the checkpoint and before it wrote the next one."""
+    rank_until([GOOD], train_val, tmp_path, 0.6)
+    (tmp_path / RANKING_CHECKPOINT).rename(tmp_path / f"{RANKING_CHECKPOINT}.previous")
+    assert not cs.rank([GOOD], *train_val, directory=tmp_path, **FAST).best.reason
+    assert list_files(tmp_path) == ["events.jsonl", RANKING]
+
+
 def test_checkpoint_of_the_run_is_left_alone(train_val: TrainVal, tmp_path: Path) -> None:
     (tmp_path / "checkpoint").write_bytes(b"of the run")
     rank_until([GOOD], train_val, tmp_path, 0.6)

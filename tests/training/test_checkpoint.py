@@ -20,6 +20,7 @@ from condenset.runs import checkpoint as run_checkpoint
 from condenset.runs import loop
 from condenset.runs.checkpoint import CheckpointTimer
 from condenset.runs.context import RunContext
+from condenset.runs.identity import IDENTITY, open_directory
 from condenset.runs.loop import Interrupted
 from condenset.training import checkpoint, evaluation
 from condenset.training.checkpoint import TrainingCheckpoint
@@ -328,3 +329,13 @@ def test_stop_in_a_slow_test_resumes_with_the_trained_network(tmp_path: Path, mo
     assert read_info(tmp_path)["step"] == NUM_STEPS
     assert score_set(DATA, TEST, make_protocol(), make_run(tmp_path)).accuracies == expected
     assert recorder.pop()[0] == 2 * NUM_STEPS
+
+
+def test_training_stops_if_its_directory_is_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_checkpoint, "CHECKPOINT_SECONDS", 0.0)
+    run, protocol = make_run(tmp_path, identity=open_directory(tmp_path, {})), make_protocol()
+    trainer = Trainer(protocol.network, DeviceDataset.from_data(DATA, CPU.device), protocol, CPU)
+    (tmp_path / IDENTITY).unlink()
+    with pytest.raises(cs.UserError, match="was deleted, or belongs to another run now"):  # not a warning
+        TrainingCheckpoint(run, [trainer], job="job").save_if_due(1)
+    assert list(tmp_path.iterdir()) == []

@@ -97,6 +97,14 @@ def linear(channels: int, size: int, num_classes: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Dropout(0.2), nn.Linear(channels * size**2, num_classes))
 
 
+def test_large_images_are_classified_in_smaller_batches() -> None:
+    network = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(1, 2))
+    sizes: list[int] = []
+    network.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
+    Classifier(network, ("a", "b"), (0.5,), (0.2,)).predict(torch.full((300, 1, 128, 128), 7, dtype=torch.uint8))
+    assert sizes == [250, 50]
+
+
 def test_memory_trains_user_networks() -> None:
     data, memory = tiny_data([12, 12]), tiny_memory(ipc=4)
     memory.add(data)

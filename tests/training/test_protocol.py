@@ -30,7 +30,7 @@ def test_presets() -> None:
 
 
 def test_overridden_options_are_refused() -> None:
-    with pytest.raises(cs.UserError, match="steps replaces epochs: give only one of them"):
+    with pytest.raises(cs.UserError, match="steps= replaces epochs=: give only one of them"):
         training_protocol(name="", size=8, steps=3, epochs=3)
     with pytest.raises(cs.UserError, match="learned_steps must be false unless a set is evaluated, but got True"):
         training_protocol(name="", size=8, learned_steps=True)

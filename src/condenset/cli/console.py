@@ -123,16 +123,16 @@ def print_evaluation(records: Sequence[Mapping[str, Any]], as_json: bool, *, per
 def _dataset_columns(records: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
     """Return the columns that name datasets: one, or two if a set is tested on another dataset than its own."""
     tested = [record["dataset"] for record in records]
-    made = [record.get("made_from") or "-" for record in records]
-    if all(first in (second, _dataset_name(second), "-") for first, second in zip(made, tested, strict=True)):
+    origins = [record.get("made_from") or "-" for record in records]
+    if all(first in (second, _dataset_name(second), "-") for first, second in zip(origins, tested, strict=True)):
         return {"dataset": [Path(path).name for path in tested]}
     has_same_names = any(
         first != second and _dataset_name(first) == _dataset_name(second)
-        for first, second in zip(made, tested, strict=True)
+        for first, second in zip(origins, tested, strict=True)
     )
     if has_same_names:  # the names do not tell them apart
-        return {"made from": made, "tested on": tested}
-    return {"made from": [Path(path).name for path in made], "tested on": [Path(path).name for path in tested]}
+        return {"made from": origins, "tested on": tested}
+    return {"made from": [Path(path).name for path in origins], "tested on": [Path(path).name for path in tested]}
 
 
 def _dataset_name(dataset: str) -> str:

@@ -60,7 +60,8 @@ def check_command(
     --test-share.
     """
     from condenset import data
-    from condenset.errors import UserError, option
+    from condenset.data.folders.image_files import unreadable_error
+    from condenset.errors import UserError
 
     report = data.check_dataset(name, data_dir=data_dir, **load_fields)
     if as_json:
@@ -68,8 +69,7 @@ def check_command(
     else:
         print_lines(str(report))
     if report.unreadable and not load_fields.get("skip_bad"):
-        hint = f"repair them, or leave them out with {option('skip_bad', True)}"
-        raise UserError(f"image files must be readable, but {len(report.unreadable)} are not: {hint}")
+        raise unreadable_error(report.unreadable, details=False)  # the report has them
     if report.hold_out_error:
         raise UserError(report.hold_out_error)
 
@@ -82,8 +82,12 @@ def import_command(
     data_dir: DataDir = None,
     load_fields: LoadFields = NO_LOAD_FIELDS,
     allow_hflip: Annotated[
-        bool, typer.Option("--flip/--no-flip", help="Allow horizontal flips. Disable for text and digits.")
-    ] = True,
+        bool | None,
+        typer.Option(
+            "--flip/--no-flip",
+            help="Allow horizontal flips. Disable for text and digits (default: as in the source, else --flip).",
+        ),
+    ] = None,
     overwrite: Overwrite = False,
 ) -> None:
     """Convert a dataset to a memory-mapped format that opens at once, whatever its size."""
@@ -94,7 +98,7 @@ def import_command(
         name,
         data_dir=data_dir,
         overwrite=overwrite,
-        allow_hflip=None if allow_hflip else False,  # None: as the source has it
+        allow_hflip=allow_hflip,
         **load_fields,
     )
     print_line(f"{name} is in {directory}")

@@ -29,6 +29,7 @@ from condenset.cli.options import (
     PerClass,
     Precision,
     add_load_options,
+    expand_path,
 )
 
 if TYPE_CHECKING:
@@ -39,7 +40,8 @@ if TYPE_CHECKING:
 SetPaths = Annotated[
     list[Path],
     typer.Argument(
-        metavar="SETS...",
+        callback=expand_path,
+        metavar="SETS",
         help="Set files (.safetensors), run directories (all sets of the run), or directories of set files.",
     ),
 ]
@@ -67,7 +69,10 @@ def evaluate_command(
     out: Out = None,
     config: Annotated[
         Path | None,
-        typer.Option(help="A recipe.toml that sets the evaluation protocol (default: that of the run of the sets)."),
+        typer.Option(
+            callback=expand_path,
+            help="A recipe.toml that sets the evaluation protocol (default: that of the run of the sets).",
+        ),
     ] = None,
     data_dir: DataDir = None,
     overwrite: Overwrite = False,

@@ -16,7 +16,8 @@ from condenset.cli.evaluate import evaluate_command
 from condenset.cli.methods import methods_command
 from condenset.cli.networks import app as networks_app
 from condenset.cli.paper import paper_command
-from condenset.cli.run import COMPARE_HELP, condense_command, resume_command, run_command
+from condenset.cli.resume import resume_command
+from condenset.cli.run import COMPARE_HELP, condense_command, run_command
 from condenset.cli.show import show_command
 from condenset.cli.signals import exit_on_signal
 from condenset.cli.streams import OutputStream, guard_output
@@ -89,6 +90,10 @@ def _run_command(words: list[str]) -> int:
         return error.exit_code
     except UserError as error:
         return _print_error(str(error), error.details)
+    except FileNotFoundError as error:
+        if error.filename is not None:
+            raise
+        return _print_error("the working directory does not exist any more: change to another one")
     except OSError as error:
         if not isinstance(error, PermissionError) and error.errno != errno.ENAMETOOLONG:
             raise

@@ -19,6 +19,7 @@ from condenset.cli.options import (
     Precision,
     Seed,
     add_load_options,
+    expand_path,
 )
 from condenset.config import MAX_NETWORKS
 from condenset.errors import UserError, check_int
@@ -42,7 +43,10 @@ def networks_command(context: typer.Context, as_json: AsJson = False) -> None:
 @add_load_options
 def train_pool_command(
     dataset: Annotated[str, typer.Argument(help="Dataset name ('condenset data list') or path.")],
-    out: Annotated[Path, typer.Option(help="Directory of the pool. An unfinished pool is continued.")],
+    out: Annotated[
+        Path,
+        typer.Option(callback=expand_path, help="Directory of the pool. An unfinished pool is continued."),
+    ],
     num_networks: Annotated[int, typer.Option("--num", help="Number of networks to train.")],
     network: Network = None,
     epochs: Annotated[int | None, typer.Option(help="Training epochs of each network (default: 30).")] = None,

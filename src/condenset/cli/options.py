@@ -11,6 +11,16 @@ from typing import Annotated, Any
 
 import typer
 
+from condenset.io.user_directories import expand_user
+
+
+def expand_path(value: Any) -> Any:
+    """Replace `~` in a path or in a list of paths: the shell does not do it in `--out=~/run`."""
+    if isinstance(value, Path):
+        return expand_user(value)
+    return [expand_user(path) for path in value] if value else value
+
+
 # Data
 Dataset = Annotated[
     str | None, typer.Argument(help="Dataset name ('condenset data list') or path: a folder or an .npz file.")
@@ -176,9 +186,12 @@ ResumeDataDir = Annotated[
 ResumeDevice = Annotated[str | None, typer.Option("--device", help="New device (default: unchanged).")]
 
 # Files and output
-Out = Annotated[Path | None, typer.Option(help="Directory of the run (default: a new one under runs/).")]
+Out = Annotated[
+    Path | None, typer.Option(callback=expand_path, help="Directory of the run (default: a new one under runs/).")
+]
 Config = Annotated[
-    Path | None, typer.Option(help="A recipe.toml to repeat. Options on the command line take precedence.")
+    Path | None,
+    typer.Option(callback=expand_path, help="A recipe.toml to repeat. Options on the command line take precedence."),
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace existing output.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and exit without writing anything.")]

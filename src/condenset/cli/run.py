@@ -1,12 +1,10 @@
-"""The commands `condenset run`, `compare`, `condense` and `resume`."""
+"""The commands `condenset run`, `compare` and `condense`."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
-from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -23,7 +21,6 @@ from condenset.cli.common import (
     resume_hint,
 )
 from condenset.cli.console import print_files, print_line, print_preview, print_records
-from condenset.cli.evaluate import resume_and_print
 from condenset.cli.options import (
     NO_LOAD_FIELDS,
     AllowFewer,
@@ -49,9 +46,6 @@ from condenset.cli.options import (
     Overwrite,
     PerClass,
     Precision,
-    ResumeDataDir,
-    ResumeDevice,
-    ResumeMemoryLimit,
     Seed,
     Settings,
     Train,
@@ -59,8 +53,6 @@ from condenset.cli.options import (
     WholeEpochs,
     add_load_options,
 )
-from condenset.cli.paper import experiment_session, print_experiment
-from condenset.cli.signals import exit_on_signal
 from condenset.errors import UserError
 
 if TYPE_CHECKING:
@@ -120,20 +112,10 @@ def run_command(
         whole=whole,
         whole_epochs=whole_epochs,
     )
-    options = drop_unset(seed=seed, device=device, precision=precision, data_dir=data_dir)
-    options |= drop_unset(memory_limit=parse_memory_limit(memory_limit))
-    _start(
-        request,
-        dry_run=dry_run,
-        as_json=as_json,
-        per_class=per_class,
-        dataset=choose_dataset(dataset, train),
-        config=config,
-        out=out,
-        overwrite=overwrite,
-        load_fields=load_fields,
-        **options,
-    )
+    data: dict[str, Any] = {"dataset": choose_dataset(dataset, train), "data_dir": data_dir, "load_fields": load_fields}
+    compute = {"seed": seed, "device": device, "precision": precision, "memory_limit": parse_memory_limit(memory_limit)}
+    arguments = drop_unset(**data, **compute, config=config, out=out, overwrite=overwrite)
+    _start(request, arguments, dry_run=dry_run, as_json=as_json, per_class=per_class)
 
 
 @add_load_options
@@ -168,61 +150,10 @@ def condense_command(
     fields |= drop_unset(network=network, augment=augment)
     chosen_methods = methods or ([] if config else ["dm"])
     request = _make_request(chosen_methods, ipcs, fields, settings, ipc_share=ipc_share, evaluate=False)
-    options = drop_unset(seed=seed, device=device, precision=precision, data_dir=data_dir)
-    options |= drop_unset(memory_limit=parse_memory_limit(memory_limit))
-    _start(
-        request,
-        dry_run=dry_run,
-        as_json=as_json,
-        dataset=choose_dataset(dataset, train),
-        config=config,
-        out=out,
-        overwrite=overwrite,
-        load_fields=load_fields,
-        **options,
-    )
-
-
-def resume_command(
-    directory: Annotated[
-        Path, typer.Argument(help="Directory of a run, an evaluation or an experiment that was stopped.")
-    ],
-    device: ResumeDevice = None,
-    memory_limit: ResumeMemoryLimit = None,
-    dataset: Annotated[str | None, typer.Option(help="New path of the dataset, if it has moved.")] = None,
-    test: Annotated[str | None, typer.Option(help="New path of the test images, if --test was given.")] = None,
-    data_dir: ResumeDataDir = None,
-    per_class: PerClass = False,
-    as_json: AsJson = False,
-) -> None:
-    """Continue a run that was stopped or killed. The result is the same as without the stop."""
-    changes = drop_unset(device=device, memory_limit=parse_memory_limit(memory_limit), data_dir=data_dir)
-    changes |= {"moved_to": dataset, "test_moved_to": test}
-    hint = resume_hint(directory, device=device, memory=memory_limit, dataset=dataset, test=test, data_dir=data_dir)
-    with exit_on_signal(hint=hint):  # also while data are loaded
-        _resume(directory, per_class, as_json, hint, changes)
-
-
-def _resume(directory: Path, per_class: bool, as_json: bool, hint: str, changes: dict[str, Any]) -> None:
-    """Continue a run, an evaluation or an experiment, and print its result.
-
-    Args:
-        hint: The command that continues it, if it is stopped again.
-        changes: Arguments of `resume_run`, `resume_evaluation` and `resume_experiment`.
-    """
-    from condenset.experiments.start import resume_experiment
-    from condenset.pipeline.run import resume_run
-
-    if (directory / "experiment.toml").is_file():
-        if per_class:
-            raise UserError("--per-class has no effect on an experiment: resume it without")
-        experiment = functools.partial(experiment_session, hint=hint, dataset=changes["moved_to"])
-        print_experiment(resume_experiment(directory, session=experiment, **changes), as_json)
-    elif (directory / "evaluation.toml").is_file():
-        resume_and_print(directory, per_class=per_class, as_json=as_json, hint=hint, **changes)
-    else:
-        session = functools.partial(_run_session, advise=False, hint=hint, dataset=changes["moved_to"])
-        _print_result(resume_run(directory, session=session, **changes), as_json, per_class=per_class)
+    data: dict[str, Any] = {"dataset": choose_dataset(dataset, train), "data_dir": data_dir, "load_fields": load_fields}
+    compute = {"seed": seed, "device": device, "precision": precision, "memory_limit": parse_memory_limit(memory_limit)}
+    arguments = drop_unset(**data, **compute, config=config, out=out, overwrite=overwrite)
+    _start(request, arguments, dry_run=dry_run, as_json=as_json)
 
 
 def _make_request(
@@ -252,19 +183,21 @@ def _make_request(
     )
 
 
-def _start(request: RunRequest, *, dry_run: bool, as_json: bool, per_class: bool = False, **arguments: Any) -> None:
-    """Start a run and print its results, or only print its plan."""
+def _start(
+    request: RunRequest, arguments: Mapping[str, Any], *, dry_run: bool, as_json: bool, per_class: bool = False
+) -> None:
+    """Start a run with these arguments of `start_run` and print its results, or only print its plan."""
     from condenset.pipeline.preview import preview_run
     from condenset.pipeline.run import start_run
 
     if dry_run:
         print_preview(preview_run(request, **arguments), as_json)
     else:
-        _print_result(start_run(request, session=_run_session, **arguments), as_json, per_class=per_class)
+        print_run(start_run(request, session=run_session, **arguments), as_json, per_class=per_class)
 
 
 @contextlib.contextmanager
-def _run_session(
+def run_session(
     plan: Plan, splits: Splits, run: RunContext, *, advise: bool = True, hint: str = "", dataset: str | None = None
 ) -> Iterator[None]:
     """Announce a run, show its progress and stop it on a signal.
@@ -290,7 +223,8 @@ def _run_session(
         yield
 
 
-def _print_result(result: RunResult, as_json: bool, *, per_class: bool = False) -> None:
+def print_run(result: RunResult, as_json: bool, *, per_class: bool = False) -> None:
+    """Print the records of a run and the paths of its files."""
     print_records(result.records, as_json, per_class=per_class)
     if not as_json:
         print_line()

@@ -10,18 +10,24 @@ import typer
 
 from condenset.cli.common import check_overwrite
 from condenset.cli.console import print_json, print_line, print_table
-from condenset.cli.options import AsJson, Overwrite
-from condenset.errors import UserError
+from condenset.cli.options import AsJson, Overwrite, expand_path
+from condenset.errors import UserError, check
 
 if TYPE_CHECKING:
     from condenset.data.condensed_set import CondensedSet
 
 
 def show_command(
-    path: Annotated[Path, typer.Argument(help="Set file (.safetensors), run directory or directory of set files.")],
+    path: Annotated[
+        Path,
+        typer.Argument(callback=expand_path, help="Set file (.safetensors), run directory or directory of set files."),
+    ],
     out: Annotated[
         Path | None,
-        typer.Option(help="Image file to write (default: next to the set; grid.png in a directory of several sets)."),
+        typer.Option(
+            callback=expand_path,
+            help="PNG file to write (default: next to the set; grid.png in a directory of several sets).",
+        ),
     ] = None,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
@@ -30,6 +36,8 @@ def show_command(
     from condenset.data.condensed_set import CondensedSet
     from condenset.pipeline.sets import find_sets, set_metadata, set_summary
 
+    if out is not None:
+        check(out.suffix.lower() == ".png", "--out must name a .png file", str(out))
     files = find_sets(path)
     sets = [CondensedSet.load(file) for file in files]
     picture, problem = _draw(

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from condenset import __version__
 from condenset.continual.exemplars import ClassExemplars, merge_exemplars, split_by_class, split_exemplars
 from condenset.continual.steps import ImageFormat
 from condenset.data.condensed_set import CondensedSet
@@ -66,6 +67,18 @@ class MemoryContents:
             std=image_format.std,
             provenance=provenance,
         )
+
+    def provenance(self) -> dict[str, Any]:
+        """Return the provenance that does not depend on the settings of the memory."""
+        image_format = self.require_format()
+        return {
+            "dataset": image_format.name,
+            "allow_hflip": image_format.allow_hflip,
+            "version": __version__,
+            "seconds": round(sum(step["seconds"] or 0.0 for step in self.steps), 3),
+            "hardware": self.steps[-1]["hardware"],
+            "precision": self.steps[-1]["precision"],
+        }
 
     def metadata(self) -> dict[str, Any]:
         """Return what a file stores beyond the set, as JSON values."""

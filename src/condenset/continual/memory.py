@@ -12,9 +12,9 @@ from typing import Any, Unpack
 
 import torch
 
-from condenset import __version__, augment, networks
+from condenset import augment, networks
 from condenset.continual.contents import MemoryContents
-from condenset.continual.steps import ImageFormat, read_step
+from condenset.continual.steps import ImageFormat, choose_format, read_step
 from condenset.continual.training import train_classifier
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData, check_channel_stats, select_classes
@@ -146,8 +146,7 @@ class Memory:
         names = [name for name, count in zip(data.class_names, data.class_counts, strict=True) if count]
         check(len(set(data.class_names)) == data.num_classes, "class names must differ", data.class_names)
         image_format = stored_format or self._format_of(data)
-        shape = tuple(data.images.shape[1:])
-        expected = image_format.shape
+        shape, expected = tuple(data.images.shape[1:]), image_format.shape
         check(shape == expected, f"images must have the shape {expected} of the earlier images", shape)
         self._check_repeats(names)
         stream_ids = tuple(rng.class_stream_id(name, self._contents.num_real(name)) for name in names)
@@ -157,8 +156,11 @@ class Memory:
 
     def recipe(self, step: ImageData) -> Recipe:
         """Return the recipe that a step is condensed with."""
-        recipe = make_recipe(self.method, ipc=self.ipc, name=step.name, size=step.size, **self.fields)
-        return augment.remove_unused_flip(recipe, allow_hflip=step.allow_hflip)
+        return self._make_recipe(step.name, step.size, allow_hflip=step.allow_hflip)
+
+    def _make_recipe(self, dataset: str, size: int, *, allow_hflip: bool) -> Recipe:
+        recipe = make_recipe(self.method, ipc=self.ipc, name=dataset, size=size, **self.fields)
+        return augment.remove_unused_flip(recipe, allow_hflip=allow_hflip)
 
     @torch_defaults()
     def store(self, condensed: CondensedSet, step: ImageData) -> None:
@@ -271,11 +273,7 @@ class Memory:
         return RunContext(seed=seed, compute=self.compute, memory_limit=self._memory_limit, progress=progress)
 
     def _format_of(self, data: ImageData) -> ImageFormat:
-        """Return the format that the first step and the constructor's arguments define for all steps."""
-        channels, height, width = data.images.shape[1:]
-        allow_hflip = data.allow_hflip if self._allow_hflip is None else self._allow_hflip
-        mean, std = self._mean or data.mean, self._std or data.std
-        return ImageFormat(data.name, (channels, height, width), mean, std, allow_hflip)
+        return choose_format(data, self._mean, self._std, self._allow_hflip)
 
     def _check_repeats(self, names: Sequence[str]) -> None:
         repeated = next((name for name in names if name in self.class_names), None)
@@ -283,10 +281,9 @@ class Memory:
             raise UserError(f"class {repeated!r} is in memory already: use on_repeat='merge' to merge repeated classes")
 
     def _provenance(self) -> dict[str, Any]:
-        image_format, steps = self._contents.require_format(), self._contents.steps
-        dataset, size = image_format.name, image_format.shape[-1]
-        base_recipe = make_recipe(self.method, ipc=self.ipc, name=dataset, size=size, **self.fields)
-        recipe = dataclasses.asdict(augment.remove_unused_flip(base_recipe, allow_hflip=image_format.allow_hflip))
+        image_format = self._contents.require_format()
+        name, size = image_format.name, image_format.shape[-1]
+        recipe = self._make_recipe(name, size, allow_hflip=image_format.allow_hflip).to_dict()
         if not METHODS[self.method].network_fits_evaluation:
             del recipe["network"]  # it fits only the learned step sizes, which each step has for its own classes
         settings = {name: getattr(self, name) for name in SETTINGS}
@@ -294,11 +291,6 @@ class Memory:
             "method": self.method,
             "recipe": recipe,
             "seed": self.seed,
-            "dataset": dataset,
-            "allow_hflip": image_format.allow_hflip,
-            "version": __version__,
-            "seconds": round(sum(step["seconds"] or 0.0 for step in steps), 3),
-            "hardware": steps[-1]["hardware"],
-            "precision": steps[-1]["precision"],
+            **self._contents.provenance(),
             "memory": {"format": FORMAT, **settings, "fields": self.fields, **self._contents.metadata()},
         }

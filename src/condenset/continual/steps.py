@@ -1,4 +1,4 @@
-"""Read the images of a step of a class-incremental stream."""
+"""Read the images of a step of a class-incremental stream, and choose their format."""
 
 from __future__ import annotations
 
@@ -21,6 +21,15 @@ class ImageFormat(NamedTuple):
     mean: tuple[float, ...]
     std: tuple[float, ...]
     allow_hflip: bool
+
+
+def choose_format(
+    data: ImageData, mean: tuple[float, ...] | None, std: tuple[float, ...] | None, allow_hflip: bool | None
+) -> ImageFormat:
+    """Return the format of all steps: as the user gives it, else as the first step has it."""
+    channels, height, width = data.images.shape[1:]
+    allow_hflip = data.allow_hflip if allow_hflip is None else allow_hflip
+    return ImageFormat(data.name, (channels, height, width), mean or data.mean, std or data.std, allow_hflip)
 
 
 def read_step(

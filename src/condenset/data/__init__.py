@@ -5,7 +5,7 @@ from condenset.data.adapters import from_dataset
 from condenset.data.arrays import from_arrays
 from condenset.data.checking import DatasetReport, check_dataset
 from condenset.data.download import download_dataset, download_file
-from condenset.data.folders import from_folder
+from condenset.data.folders.reading import from_folder
 from condenset.data.hold_out import hold_out
 from condenset.data.lazy import LazyDataset, make_lazy_split
 from condenset.data.listing import DatasetInfo, list_datasets

@@ -13,8 +13,8 @@ import torch
 from PIL import Image
 
 from condenset.data.arrays import as_labels, to_channels_first, to_pillow, to_uint8, warn_about_binary_pixels
+from condenset.data.folders.image_decoding import GREY_MODES, TargetShape, fit_image, make_target_shape, to_user_error
 from condenset.data.image_data import ImageData, Splits
-from condenset.data.image_decoding import GREY_MODES, TargetShape, fit_image, make_target_shape, to_user_error
 from condenset.data.lazy import Labels, Pixels, check_labels, make_image_data
 from condenset.data.options import LoadOptions
 from condenset.engine.defaults import torch_defaults

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from condenset.data.class_names import sort_names
+from condenset.data.folders.image_decoding import fit_image, make_target_shape
 from condenset.data.image_data import ImageData, check_class_names, check_dense
-from condenset.data.image_decoding import fit_image, make_target_shape
 from condenset.data.lazy import Labels, Pixels, check_labels, make_image_data
 from condenset.data.options import LoadOptions
 from condenset.engine.defaults import torch_defaults

@@ -15,11 +15,19 @@ from typing import NamedTuple, Unpack
 import numpy as np
 
 from condenset.config import make_config
+from condenset.data.file_scan import FileScan
+from condenset.data.folders.image_files import UnreadableFilesWarning
 from condenset.data.hold_out import HoldOutError
-from condenset.data.image_data import Splits
+from condenset.data.image_data import Splits, same_images_error
 from condenset.data.lazy import LazyDataset, Pixels, PixelStats, iter_blocks
 from condenset.data.memmap import is_memmap, to_lazy_dataset, verify_memmap
-from condenset.data.opening import choose_test, open_dataset, registered_name
+from condenset.data.opening import (
+    check_hold_out,
+    choose_lazy_test,
+    open_dataset,
+    registered_name,
+    warn_about_unused,
+)
 from condenset.data.options import LoadKeywords, LoadOptions
 from condenset.data.sources import DATASETS, data_directory
 from condenset.errors import UserError, format_names
@@ -116,33 +124,41 @@ def check_dataset(
     """
     load_options = make_config(LoadOptions, "an option of check", dict(options))
     registered = registered_name(name_or_path)
-    if not registered:  # a registered dataset must be complete
-        load_options = dataclasses.replace(load_options, skip_bad=True)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".* unreadable image files are left out")  # the report names them
-        opened, name, hold_out_error = _open(name_or_path, data_directory(data_dir), load_options, verbose)
-    dataset = to_lazy_dataset(opened) if isinstance(opened, Splits) else opened
-    pixels = _read_pixels(dataset, name, verbose=verbose)
-    if isinstance(opened, Splits):
-        verify_memmap(opened)
+        warnings.simplefilter("ignore", UnreadableFilesWarning)  # the report names them
+        opened = _open(name_or_path, data_directory(data_dir), load_options, verbose)
+    pixels = _read_pixels(opened.dataset, opened.name, verbose=verbose)
     if registered:
         _check_mean(registered, pixels.mean)
-    folders = [] if registered else [name_or_path, *([load_options.test] if load_options.test else [])]
-    return _make_report(dataset, name, pixels, folders, hold_out_error)
+    return _make_report(opened, pixels)
 
 
-def _open(
-    name_or_path: PathLike, data_dir: Path, options: LoadOptions, verbose: bool
-) -> tuple[LazyDataset | Splits, str, str]:
-    """Return a dataset, its name and why no test images can be held out, if they cannot."""
-    without_share = dataclasses.replace(options, test_share=None)
-    opened, name = open_dataset(name_or_path, data_dir, without_share, complete=True, verbose=verbose)
-    if options.test_share is None:
-        return opened, name, ""
+class OpenedDataset(NamedTuple):
+    """A dataset to check, the paths it is read from, and why no test images can be held out, if they cannot."""
+
+    dataset: LazyDataset
+    name: str
+    paths: list[PathLike]
+    hold_out_error: str
+
+
+def _open(name_or_path: PathLike, data_dir: Path, options: LoadOptions, verbose: bool) -> OpenedDataset:
+    registered = registered_name(name_or_path)
+    # A registered dataset must be complete.
+    read_options = options if registered else dataclasses.replace(options, skip_bad=True)
+    opened, name = open_dataset(name_or_path, data_dir, read_options, complete=True, verbose=verbose)
+    paths = [] if registered or isinstance(opened, Splits) else [name_or_path]
+    paths += [] if options.test is None else [options.test]
+    check_hold_out(opened, name, options)
+    if isinstance(opened, Splits):
+        verify_memmap(opened)
+    dataset, hold_out_error = to_lazy_dataset(opened), ""
     try:
-        return choose_test(opened, name, options, data_dir, verbose=verbose), name, ""
+        dataset = choose_lazy_test(dataset, name, read_options, data_dir)
     except HoldOutError as error:
-        return opened, name, str(error)
+        hold_out_error = str(error)
+    warn_about_unused(options, dataset, name)
+    return OpenedDataset(dataset, name, paths, hold_out_error)
 
 
 class PixelSummary(NamedTuple):
@@ -154,50 +170,34 @@ class PixelSummary(NamedTuple):
 
 
 def _read_pixels(dataset: LazyDataset, name: str, *, verbose: bool) -> PixelSummary:
-    stats, train_hashes, num_shared = PixelStats(dataset.train.shape[1]), set[bytes](), 0
-    for split_name, split in dataset.splits.items():
-        for block in iter_blocks(split, f"checking {name} ({split_name})", verbose=verbose):
-            if split_name == "train":
-                stats.add(block)
-            if dataset.test is None:
-                continue
-            hashes = _hash_images(block)
-            if split_name == "train":
-                train_hashes.update(hashes)
-            else:
-                num_shared += sum(image_hash in train_hashes for image_hash in hashes)
-    return PixelSummary(*stats.result(), num_shared)
+    stats, train_hashes, test_hashes = PixelStats(dataset.train.shape[1]), list[bytes](), list[bytes]()
+    for block in iter_blocks(dataset.train, f"checking {name} (train)", verbose=verbose):
+        stats.add(block)
+        train_hashes += _hash_images(block) if dataset.test else []
+    if dataset.test is not None:
+        for block in iter_blocks(dataset.test, f"checking {name} (test)", verbose=verbose):
+            test_hashes += _hash_images(block)
+        if test_hashes == train_hashes and np.array_equal(dataset.test.labels, dataset.train.labels):
+            raise same_images_error(name)
+    shared = set(train_hashes)
+    return PixelSummary(*stats.result(), sum(image_hash in shared for image_hash in test_hashes))
 
 
 def _hash_images(block: Pixels) -> list[bytes]:
     return [hashlib.blake2b(image.tobytes(), digest_size=16).digest() for image in block]
 
 
-def _make_report(
-    dataset: LazyDataset,
-    name: str,
-    pixels: PixelSummary,
-    folders: Iterable[PathLike],
-    hold_out_error: str,
-) -> DatasetReport:
-    counts = {
-        split: dict(
-            zip(
-                dataset.class_names,
-                np.bincount(images.labels, minlength=len(dataset.class_names)).tolist(),
-                strict=True,
-            )
-        )
-        for split, images in dataset.splits.items()
-    }
-    ignored_files, ignored_folders = _find_ignored(folders, [*dataset.scan.readable, *dataset.scan.unreadable])
+def _make_report(opened: OpenedDataset, pixels: PixelSummary) -> DatasetReport:
+    dataset, names = opened.dataset, opened.dataset.class_names
+    counts = {split: np.bincount(images.labels, minlength=len(names)) for split, images in dataset.splits.items()}
+    ignored_files, ignored_folders = _find_ignored(opened.paths, dataset.scan)
     return DatasetReport(
-        name=name,
+        name=opened.name,
         num_train=dataset.train.shape[0],
         num_test=dataset.test.shape[0] if dataset.test else 0,
-        num_classes=len(dataset.class_names),
+        num_classes=len(names),
         shape=dataset.train.shape[1:],
-        class_counts=counts,
+        class_counts={split: dict(zip(names, numbers.tolist(), strict=True)) for split, numbers in counts.items()},
         mean=dataset.mean or pixels.mean,
         std=dataset.std or pixels.std,
         measured_mean=pixels.mean,
@@ -209,14 +209,14 @@ def _make_report(
         ignored_files=dict(ignored_files.most_common()),
         ignored_folders=ignored_folders,
         unreadable=dict(dataset.scan.unreadable),
-        hold_out_error=hold_out_error,
+        hold_out_error=opened.hold_out_error,
     )
 
 
-def _find_ignored(roots: Iterable[PathLike], used_paths: Sequence[str]) -> tuple[Counter[str], list[str]]:
+def _find_ignored(roots: Iterable[PathLike], scan: FileScan) -> tuple[Counter[str], list[str]]:
     """Return the files below the folders that are not in use, by extension, and the folders without a file in use."""
-    used, used_folders = set(used_paths), set[str]()
-    for folder in {os.path.dirname(path) for path in used_paths}:
+    used, used_folders = {*scan.readable, *scan.unreadable}, set[str]()
+    for folder in {os.path.dirname(path) for path in used}:
         while folder not in used_folders and folder != os.path.dirname(folder):
             used_folders.add(folder)
             folder = os.path.dirname(folder)

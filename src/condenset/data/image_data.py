@@ -160,6 +160,18 @@ class Splits:
         return self.test
 
 
+def same_images_error(name: str) -> UserError:
+    """Return the error for a dataset whose test split is its training split."""
+    return UserError(f"{name}: the test images must differ from the training images, but are the same")
+
+
+def check_test_differs(splits: Splits) -> None:
+    """Check that the test split is not the training split."""
+    train, test = splits.train, splits.test
+    if test is not None and len(test) == len(train) and test.fingerprint == train.fingerprint:
+        raise same_images_error(train.name)
+
+
 def _test_hint() -> str:
     return f"load the dataset with {option('test', 'PATH')} or {option('test_share', 0.2)}"
 

@@ -71,6 +71,7 @@ class LazyDataset:
         mean, std: Normalisation constants per channel; measured on the training images if None.
         allow_hflip: Allow horizontal flips. False for text and digits.
         scan: What its image files contain; empty for other datasets.
+        used_options: The fields of `LoadOptions`, besides `size`, that it was read with.
 
     Raises:
         UserError: There is only one class, a label is out of range, a class has no images, or the splits differ in
@@ -85,6 +86,7 @@ class LazyDataset:
     std: tuple[float, ...] | None = None
     allow_hflip: bool = True
     scan: FileScan = field(default_factory=FileScan)
+    used_options: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         check_num_classes(self.class_names, self.source)
@@ -248,11 +250,11 @@ def make_image_data(
     )
 
 
-def read_splits(dataset: LazyDataset, name: str, *, verbose: bool = True) -> Splits:
-    """Read the splits into memory. Both have the mean and std of the training images."""
-    train = make_image_data(
-        read_into_memory(dataset.train, f"reading {name}", verbose=verbose),
-        dataset.train.labels,
+def read_split(dataset: LazyDataset, split: LazySplit, name: str, *, verbose: bool = True) -> ImageData:
+    """Read one split of a dataset into memory. If the dataset has no mean and std, they are measured on this split."""
+    return make_image_data(
+        read_into_memory(split, f"reading {name}", verbose=verbose),
+        split.labels,
         dataset.class_names,
         dataset.mean,
         dataset.std,
@@ -260,6 +262,11 @@ def read_splits(dataset: LazyDataset, name: str, *, verbose: bool = True) -> Spl
         source=dataset.source,
         allow_hflip=dataset.allow_hflip,
     )
+
+
+def read_splits(dataset: LazyDataset, name: str, *, verbose: bool = True) -> Splits:
+    """Read the splits into memory. Both have the mean and std of the training images."""
+    train = read_split(dataset, dataset.train, name, verbose=verbose)
     if dataset.test is None:
         return Splits(train=train, test=None)
     images = read_into_memory(dataset.test, f"reading {name} (test)", verbose=verbose)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import dataclasses
 import os
 import warnings
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Unpack
 
 from condenset.config import make_config
+from condenset.data.folders.image_decoding import UnreadableImageError
+from condenset.data.folders.image_files import unreadable_error
 from condenset.data.hold_out import TEST_SHARE
-from condenset.data.image_data import ImageData, Splits
-from condenset.data.image_decoding import UnreadableImageError
-from condenset.data.lazy import LazyDataset, make_image_data, read_into_memory, read_splits
+from condenset.data.image_data import ImageData, Splits, check_test_differs
+from condenset.data.lazy import LazyDataset, read_split, read_splits
 from condenset.data.memmap import check_import_name, memmap_directory, to_lazy_dataset, write_memmap
 from condenset.data.opening import (
     absolute_dataset_path,
@@ -21,6 +21,7 @@ from condenset.data.opening import (
     choose_lazy_test,
     choose_test,
     open_dataset,
+    warn_about_unused,
 )
 from condenset.data.options import LoadKeywords, LoadOptions
 from condenset.data.sources import data_directory
@@ -29,7 +30,6 @@ from condenset.errors import UserError, check_type, option
 from condenset.io.user_directories import expand_user
 
 PathLike = str | os.PathLike[str]
-MAX_REASONS = 5  # why image files cannot be read, in an error
 
 
 @torch_defaults()
@@ -84,12 +84,11 @@ def load_splits(
     """
     directory = data_directory(data_dir)
     dataset, name = open_dataset(name_or_path, directory, options, download=download, verbose=verbose)
-    if needs_test and dataset.test is None:
+    if needs_test and dataset.test is None and options.test is None and options.test_share is None:
         options = dataclasses.replace(options, test_share=TEST_SHARE)
-        dataset = choose_test(dataset, name, options, directory, verbose=verbose)
+    dataset = choose_test(dataset, name, options, directory, verbose=verbose)
     splits = dataset if isinstance(dataset, Splits) else read_splits(dataset, name, verbose=verbose)
-    if options.test is not None and splits.require_test().fingerprint == splits.train.fingerprint:
-        raise UserError(f"the test images must differ from the training images, but {options.test} has the same")
+    check_test_differs(splits)
     return splits, options
 
 
@@ -101,20 +100,12 @@ def load_test_images(
     verbose: bool = True,
 ) -> ImageData:
     """Load the images to test on: the test split of a dataset if it has one, else all of its images."""
-    dataset, name = open_dataset(name_or_path, data_directory(data_dir), options or LoadOptions(), verbose=verbose)
+    directory, options = data_directory(data_dir), options or LoadOptions()
+    dataset, name = open_dataset(name_or_path, directory, options, verbose=verbose)
+    dataset = choose_test(dataset, name, options, directory, verbose=verbose)
     if isinstance(dataset, Splits):
         return dataset.test or dataset.train
-    split = dataset.test or dataset.train
-    return make_image_data(
-        read_into_memory(split, f"reading {name}", verbose=verbose),
-        split.labels,
-        dataset.class_names,
-        dataset.mean,
-        dataset.std,
-        name=name,
-        source=dataset.source,
-        allow_hflip=dataset.allow_hflip,
-    )
+    return read_split(dataset, dataset.test or dataset.train, name, verbose=verbose)
 
 
 @torch_defaults()
@@ -154,7 +145,7 @@ def import_dataset(
     if not isinstance(source, Splits):
         check_type(source, (str, os.PathLike), "a dataset must be a name or a path")
         # The import records where the images come from.
-        source = absolute_dataset_path(source, directory) if isinstance(source, str) else Path(source).absolute()
+        source = absolute_dataset_path(source, directory) if isinstance(source, str) else expand_user(source).absolute()
     if load_options.test is not None:
         load_options = dataclasses.replace(load_options, test=os.path.abspath(expand_user(load_options.test)))
     try:
@@ -164,7 +155,7 @@ def import_dataset(
         write_memmap(dataset, target, overwrite=overwrite, verbose=verbose)
     except UnreadableImageError as error:  # search for others only now, because decoding every file takes time
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", ".* unreadable image files are left out")
+            warnings.simplefilter("ignore")  # the first attempt has shown the others
             skip_bad = dataclasses.replace(load_options, skip_bad=True)
             scan = _open_import(source, name, directory, skip_bad, verbose=verbose).scan
         raise (unreadable_error(scan.unreadable) if len(scan.unreadable) > 1 else error) from None
@@ -178,17 +169,9 @@ def _open_import(
     opened: LazyDataset | Splits
     if isinstance(source, Splits):
         opened = source
+        check_size(opened, name, options.size)
     else:
-        own_test = dataclasses.replace(options, test=None, test_share=None)
-        opened, _ = open_dataset(source, data_dir, own_test, complete=True, verbose=verbose)
-    check_size(opened, name, options.size)
-    lazy = to_lazy_dataset(opened) if isinstance(opened, Splits) else opened
-    return choose_lazy_test(lazy, name, options, data_dir)
-
-
-def unreadable_error(unreadable: Mapping[str, str]) -> UserError:
-    """Return the error for a dataset with unreadable image files, given with the reason."""
-    hint = f"repair them, or leave them out with {option('skip_bad', True)}"
-    reasons = [*unreadable.values()][:MAX_REASONS] + ["…"] * (len(unreadable) > MAX_REASONS)
-    rule = f"image files must be readable, but {len(unreadable)} are not"
-    return UserError(f"{rule}: {hint}", details="\n".join(reasons))
+        opened, _ = open_dataset(source, data_dir, options, complete=True, verbose=verbose)
+    dataset = choose_lazy_test(to_lazy_dataset(opened), name, options, data_dir)
+    warn_about_unused(options, dataset, name)
+    return dataset

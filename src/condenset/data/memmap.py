@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from condenset.data.image_data import ImageData, Splits, check_channel_stats
+from condenset.data.image_data import ImageData, Splits, check_channel_stats, check_test_differs
 from condenset.data.lazy import Labels, LazyDataset, LazySplit, PixelStats, iter_blocks, make_lazy_split
 from condenset.data.npy_files import read_npy_header
 from condenset.data.sources import find_registered_name
-from condenset.errors import UserError, check, format_error
-from condenset.io.directories import atomic_directory, restore_replaced, sync_directory, wrap_os_errors
+from condenset.errors import UserError, check, check_type, format_error
+from condenset.io.directories import atomic_directory, clean_up_directories, sync_directory, wrap_os_errors
 from condenset.io.files import open_file, write_file
 from condenset.io.metadata import read_json
 
@@ -43,9 +43,9 @@ def list_memmaps(data_dir: Path) -> list[str]:
 
 
 def _imports_directory(data_dir: Path) -> Path:
-    """Return the directory of all imported datasets, after restoring any that a killed import left renamed."""
+    """Return the directory of all imported datasets, after cleaning up what a killed import left."""
     parent = data_dir / "imported"
-    restore_replaced(parent)
+    clean_up_directories(parent)
     return parent
 
 
@@ -54,16 +54,20 @@ def is_memmap(directory: Path) -> bool:
     return (directory / METADATA_FILE).is_file() and (directory / "train-images.npy").is_file()
 
 
-def check_import_name(name: str) -> None:
+def check_import_name(name: object) -> None:
     """Check that a name is a valid directory name and that no registered dataset has it."""
+    check_type(name, str, "a name must be text")
+    assert isinstance(name, str)
     is_valid = re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name) is not None
     check(is_valid, "a name must consist of letters, digits, '.', '_' and '-', and begin with a letter or digit", name)
     check(find_registered_name(name) is None, "a name must not be that of a registered dataset", name)
 
 
-def to_lazy_dataset(splits: Splits) -> LazyDataset:
-    """Return splits that are in memory, or memory-mapped, as a dataset that can be imported."""
-    train, test = splits.train, splits.test
+def to_lazy_dataset(dataset: LazyDataset | Splits) -> LazyDataset:
+    """Return splits that are in memory, or memory-mapped, as a lazy dataset, and a lazy dataset as it is."""
+    if isinstance(dataset, LazyDataset):
+        return dataset
+    train, test = dataset.train, dataset.test
     if test is not None and test.class_names != train.class_names:
         raise UserError("train and test must have the same class names")
     return LazyDataset(
@@ -109,6 +113,7 @@ def write_memmap(dataset: LazyDataset, target: Path, *, overwrite: bool, verbose
             splits = {name: _read_split(directory, name, metadata) for name in dataset.splits}
         except UserError as error:
             raise UserError(str(error).replace(str(directory), str(target))) from None
+        check_test_differs(Splits(**splits))
         for name, data in splits.items():
             metadata[name] = {"count": len(data), "fingerprint": data.fingerprint}
         write_file(directory / METADATA_FILE, json.dumps(metadata, indent=1).encode())

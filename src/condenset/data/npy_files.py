@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from condenset.data.arrays import as_labels, as_pixels, fit_pixels, to_integers, to_text
 from condenset.data.lazy import LazyDataset, LazySplit, make_lazy_split
-from condenset.data.options import LoadOptions
+from condenset.data.options import ARRAY_OPTIONS, LoadOptions
 from condenset.errors import UserError, check, format_error
 from condenset.io.files import MAX_DEFLATE_RATIO, check_memory, open_file
 
@@ -32,7 +32,7 @@ def read_npz(path: Path, options: LoadOptions) -> LazyDataset:
         # RuntimeError: an encrypted file. MemoryError: a size that matches the file but exceeds the memory.
         except (OSError, EOFError, ValueError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
             raise UserError(f"{path} is not a readable .npz file: {format_error(error)}") from None
-    return LazyDataset(train, test, class_names, str(path))
+    return LazyDataset(train, test, class_names, str(path), used_options=ARRAY_OPTIONS)
 
 
 def _read_npz(archive: zipfile.ZipFile, options: LoadOptions) -> tuple[LazySplit, LazySplit | None, tuple[str, ...]]:

@@ -13,14 +13,14 @@ import torch
 from condenset.data.class_names import match_classes
 from condenset.data.datasets.imagenet import read_tinyimagenet
 from condenset.data.download import download_dataset
-from condenset.data.folders import read_folder
+from condenset.data.folders.layouts import SPLIT_NAMES
+from condenset.data.folders.reading import read_folder
 from condenset.data.hold_out import hold_out_test
 from condenset.data.image_data import Splits
-from condenset.data.layouts import SPLIT_NAMES
 from condenset.data.lazy import LazyDataset, read_into_memory
 from condenset.data.memmap import is_memmap, list_memmaps, memmap_directory, read_memmap, to_lazy_dataset
 from condenset.data.npy_files import read_npz
-from condenset.data.options import LoadOptions
+from condenset.data.options import FILE_OPTIONS, LoadOptions
 from condenset.data.sources import DATASETS, data_directory, find_registered_name
 from condenset.errors import UserError, by_interface, check, check_path_encoding, check_type, option
 from condenset.io.metadata import holds_config
@@ -38,10 +38,16 @@ def open_dataset(
     download: bool = False,
     verbose: bool = True,
 ) -> tuple[LazyDataset | Splits, str]:
-    """Open what `load` accepts without reading pixels from image files; return it with its name.
+    """Open a dataset with its own test split, without reading pixels from image files; return it with its name.
 
     Args:
-        complete: Raise a UserError, not only a warning, if a registered dataset lacks images.
+        name_or_path: What `load` accepts.
+        data_dir: The directory of datasets.
+        options: How to read it. `choose_test` uses the fields `test` and `test_share`.
+        complete: Raise a UserError, not only a warning, if a registered dataset lacks images. Images that
+            `options.skip_bad` leaves out may be missing.
+        download: Download a registered dataset first if it is missing.
+        verbose: Show progress.
     """
     check_type(name_or_path, (str, os.PathLike), "a dataset must be a name or a path")
     text = os.fspath(name_or_path)
@@ -52,7 +58,7 @@ def open_dataset(
         if download:
             download_dataset(registered, data_dir, verbose=verbose)
         lazy = _open_registered(registered, data_dir, options)
-        _check_complete(lazy, registered, required=complete)
+        _check_complete(lazy, registered, required=complete and not options.skip_bad)
         dataset, name = lazy, registered
     elif can_be_name and is_memmap(memmap_directory(data_dir, text)):
         dataset, name = read_memmap(memmap_directory(data_dir, text)), text
@@ -60,7 +66,7 @@ def open_dataset(
         path = _to_path(text)
         dataset, name = _open_path(path, data_dir, options, can_be_name), name_dataset(path.resolve())
     check_size(dataset, name, options.size)
-    return choose_test(dataset, name, options, data_dir, verbose=verbose), name
+    return dataset, name
 
 
 def name_dataset(path: Path) -> str:
@@ -161,18 +167,35 @@ def choose_test(
     dataset: LazyDataset | Splits, name: str, options: LoadOptions, data_dir: Path, *, verbose: bool = True
 ) -> LazyDataset | Splits:
     """Return a dataset with the test split that the options ask for. Imported datasets stay memory-mapped."""
-    if not isinstance(dataset, Splits):
-        return choose_lazy_test(dataset, name, options, data_dir)
-    if options.test_share is not None and dataset.test is None:
-        hint = f"import it again with {option('test_share', 0.2)}, or give the test images with {option('test')}"
-        raise UserError(f"{name} was imported without test images, and holding some out would copy it: {hint}")
+    check_hold_out(dataset, name, options)
     lazy = choose_lazy_test(to_lazy_dataset(dataset), name, options, data_dir)
+    warn_about_unused(options, lazy, name)
+    if not isinstance(dataset, Splits):
+        return lazy
     if options.test is None or lazy.test is None:
         return dataset
     images = read_into_memory(lazy.test, f"reading {options.test}", verbose=verbose)
     labels = torch.from_numpy(lazy.test.labels)
     test = dataclasses.replace(dataset.train, images=images, labels=labels, source=lazy.source, stored_fingerprint="")
     return Splits(train=dataset.train, test=test)
+
+
+def check_hold_out(dataset: LazyDataset | Splits, name: str, options: LoadOptions) -> None:
+    """Raise a UserError if test images would be held out from an imported dataset, which must stay memory-mapped."""
+    if isinstance(dataset, Splits) and dataset.test is None and options.test_share is not None:
+        hint = f"import it again with {option('test_share', 0.2)}, or give the test images with {option('test')}"
+        raise UserError(f"{name} was imported without test images, and holding some out would copy it: {hint}")
+
+
+def warn_about_unused(options: LoadOptions, dataset: LazyDataset, name: str) -> None:
+    """Warn about options that say how to read image files if the dataset was read without them.
+
+    They are no error, because a run that began with a folder may be resumed with the imported dataset.
+    """
+    unused = FILE_OPTIONS - dataset.used_options
+    names = [option(field, value) for field, value in options.changed_fields().items() if field in unused]
+    if names:
+        warnings.warn(f"options without effect on {name}: {', '.join(names)}", stacklevel=2)
 
 
 def choose_lazy_test(dataset: LazyDataset, name: str, options: LoadOptions, data_dir: Path) -> LazyDataset:
@@ -189,15 +212,21 @@ def choose_lazy_test(dataset: LazyDataset, name: str, options: LoadOptions, data
 def _replace_test(dataset: LazyDataset, test: str, options: LoadOptions, data_dir: Path) -> LazyDataset:
     """Return a dataset with the images at the path `test` as its test split."""
     path = _to_path(test)
-    own_test = dataclasses.replace(options, test=None, test_share=None)
-    opened = _open_path(path, data_dir, own_test, can_be_name=False)
+    opened = _open_path(path, data_dir, options, can_be_name=False)
     if opened.test is not None:
         raise UserError(f"the test images must be one split, but {path} has several: name one of them")
-    other = to_lazy_dataset(opened) if isinstance(opened, Splits) else opened
+    other = to_lazy_dataset(opened)
     train, split = dataset.train, match_classes(other.train, other.class_names, dataset.class_names, str(path))
     if train.shape[1] == 3:
         split = split.to_rgb()
     elif split.shape[1] == 3 and dataset.mean is None:  # registered constants are for a fixed number of channels
         train = train.to_rgb()
     source = f"{dataset.source}; test images from {path}"
-    return dataclasses.replace(dataset, train=train, test=split, source=source, scan=dataset.scan + other.scan)
+    return dataclasses.replace(
+        dataset,
+        train=train,
+        test=split,
+        source=source,
+        scan=dataset.scan + other.scan,
+        used_options=dataset.used_options | other.used_options,
+    )

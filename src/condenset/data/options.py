@@ -25,6 +25,8 @@ from condenset.errors import (
 FITS = ("crop", "pad")
 MAX_IMAGE_SIZE = 4096  # pixels
 WHITE_LEVEL = 65535  # the largest value of 16 bits
+ARRAY_OPTIONS = frozenset({"fit", "background"})  # fields that say how arrays are read, besides `size`
+FILE_OPTIONS = ARRAY_OPTIONS | {"white_level", "nested", "skip_bad"}  # the same for folders of image files
 
 
 @dataclass(frozen=True, kw_only=True)

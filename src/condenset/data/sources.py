@@ -9,7 +9,7 @@ from pathlib import Path
 
 from condenset.data.lazy import LazyDataset
 from condenset.data.options import LoadOptions
-from condenset.errors import check_choice, check_path_encoding
+from condenset.errors import check_choice, check_path, check_path_encoding
 from condenset.io.user_directories import expand_user, user_cache_directory
 from condenset.registry import Registry
 
@@ -45,7 +45,8 @@ class DatasetSource:
         num_classes, num_train, num_test: The numbers of classes, training images and test images.
         shape: (C, H, W) of its images.
         read: Function `(directory, options) -> LazyDataset` that reads it. `options` is a `LoadOptions`; image files
-            are read with its `size`, and the test split is replaced or held out afterwards.
+            are read with its `size`, and the test split is replaced or held out afterwards. The dataset names the
+            other options that it was read with in `used_options`.
         mean, std: Normalisation constants for pixels in 0..1; measured on the training images if None.
         allow_hflip: Allow horizontal flips. False for text and digits.
         directories: Where its files may be, relative to the data directory; the first that has all of `files` is used.
@@ -142,5 +143,6 @@ def data_directory(data_dir: str | os.PathLike[str] | None = None) -> Path:
     chosen = data_dir if data_dir is not None else os.environ.get("CONDENSET_DATA")
     if not chosen:
         return user_cache_directory() / "condenset"
+    check_path("data_dir", chosen)
     check_path_encoding(chosen)
     return expand_user(chosen)

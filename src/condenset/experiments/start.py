@@ -22,10 +22,10 @@ from condenset.experiments.config import ExperimentConfig, config_to_toml, read_
 from condenset.experiments.registry import get_experiment
 from condenset.experiments.runner import run_experiment
 from condenset.experiments.types import ExperimentResult
-from condenset.io.directories import lock_directory, wrap_os_errors
-from condenset.io.user_directories import expand_user
+from condenset.io.directories import is_inside
+from condenset.io.user_directories import absolute_path, expand_user
 from condenset.methods.matching.pool import NetworkPool
-from condenset.pipeline.datasets import reload_data, resolve_load_options
+from condenset.pipeline.datasets import make_origin, reload_data, relocate, resolve_load_options
 from condenset.pipeline.request import RunRequest
 from condenset.runs.context import RunContext
 from condenset.runs.directory import (
@@ -33,9 +33,9 @@ from condenset.runs.directory import (
     claim_run_directory,
     default_run_directory,
     remove_if_empty,
-    remove_temporary_run_files,
+    reopen_run_directory,
 )
-from condenset.runs.identity import RunIdentity, create_run, open_run
+from condenset.runs.identity import RunIdentity, create_run
 
 EXPERIMENT = "experiment.toml"
 
@@ -82,7 +82,7 @@ def start_experiment(
     with claim_run_directory(out, default_directory(config, splits), overwrite=overwrite) as directory:
         identity = create_run(directory, EXPERIMENT, config_to_toml(config))
         try:
-            return _run(config, splits, identity, session)
+            return _run(config, splits, identity, session, make_origin(config))
         except UserError:
             identity.verify()  # another run may have taken the place of this one
             remove_if_empty(directory)
@@ -124,12 +124,12 @@ def plan_experiment(
     experiment = get_experiment(name)
     check_output_directory(out, overwrite=overwrite)  # before the data are loaded, which can take long
     compute = ComputeDevice.select(device, precision)
-    absolute_data_dir = str(expand_user(data_dir).absolute()) if data_dir else None
-    if dataset is not None:
-        dataset = absolute_dataset_path(dataset, absolute_data_dir)
+    absolute_data_dir = absolute_path(data_dir) if data_dir else None
+    if dataset is None:
+        dataset = "digits" if scale == "tiny" else experiment.dataset
     config = ExperimentConfig(
         experiment=name,
-        dataset=dataset or ("digits" if scale == "tiny" else experiment.dataset),
+        dataset=absolute_dataset_path(dataset, absolute_data_dir),
         scale=scale,
         device=str(compute.device),
         precision=compute.precision,
@@ -162,24 +162,30 @@ def resume_experiment(
         changes: Settings that may change: `device`, `memory_limit`, `data_dir`.
     """
     if (data_dir := changes.get("data_dir")) is not None:
-        changes["data_dir"] = str(expand_user(data_dir).absolute())
-    with lock_directory(directory):
-        config = dataclasses.replace(read_config(directory / EXPERIMENT), **changes)
-        identity = open_run(directory, EXPERIMENT)
-        get_experiment(config.experiment)
-        with wrap_os_errors(directory):
-            remove_temporary_run_files(directory)
-        moved_to = absolute_dataset_path(moved_to, config.data_dir) if moved_to else None
-        return _run(config, reload_data(config, directory, moved_to, test_moved_to), identity, session)
+        changes["data_dir"] = absolute_path(data_dir)
+    with reopen_run_directory(directory, EXPERIMENT, read_config) as (stored, identity):
+        get_experiment(stored.experiment)
+        config = dataclasses.replace(stored, **changes)
+        moved = relocate(config, directory, moved_to, test_moved_to)
+        return _run(config, reload_data(config, moved, directory), identity, session, make_origin(moved))
 
 
 def _run(
-    config: ExperimentConfig, splits: Splits, identity: RunIdentity, session: ExperimentSession
+    config: ExperimentConfig,
+    splits: Splits,
+    identity: RunIdentity,
+    session: ExperimentSession,
+    origin: Mapping[str, Any],
 ) -> FinishedExperiment:
     """Run an experiment with the number of CPU threads that it began with."""
     directory, compute = identity.directory, ComputeDevice.select(config.device, config.precision)
     run = RunContext(
-        seed=config.seed, compute=compute, directory=directory, identity=identity, memory_limit=config.memory_limit
+        seed=config.seed,
+        compute=compute,
+        directory=directory,
+        identity=identity,
+        origin=origin,
+        memory_limit=config.memory_limit,
     )
     with use_threads(compute.threads and config.threads), session(config, run):
         result = run_experiment(
@@ -207,5 +213,5 @@ def _check_pools(request: RunRequest, out: Path | None) -> None:
     for fields in (request.recipe_fields, *request.method_fields.values()):
         if pool := fields.get("pool"):
             NetworkPool.load(pool)
-            if out and Path(pool).resolve().is_relative_to(out.resolve()):
+            if out and is_inside(Path(pool), out):
                 raise UserError(f"{pool} is inside {out}, which would be overwritten: choose another --out")

@@ -16,6 +16,7 @@ from condenset.errors import UserError, check_path_encoding, format_error
 from condenset.io.locks import try_lock
 
 LEFTOVER_SECONDS = 24 * 3600  # where the system has no locks, a leftover may belong to a process for this long
+REPLACED = ".replaced"  # in a temporary directory: the directory that the new one replaces
 
 
 @contextmanager
@@ -39,6 +40,11 @@ def is_empty(directory: Path) -> bool:
     """Return whether a directory does not exist or contains only hidden files."""
     with wrap_os_errors(directory, "read"):
         return not directory.is_dir() or all(path.name.startswith(".") for path in directory.iterdir())
+
+
+def is_inside(path: Path, directory: Path) -> bool:
+    """Return whether a path, with symbolic links followed, is a directory or inside it."""
+    return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(directory))
 
 
 def create_unique_directory(directory: Path) -> Path:
@@ -112,7 +118,7 @@ def atomic_directory(target: Path, *, overwrite: bool = False) -> Iterator[Path]
     """
     with wrap_os_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
-        _remove_leftovers(target)
+        clean_up_directories(target.parent, glob.escape(target.name))
     with _create_workspace(target) as workspace:
         try:
             yield workspace
@@ -120,7 +126,7 @@ def atomic_directory(target: Path, *, overwrite: bool = False) -> Iterator[Path]
                 _move_into_place(workspace, target, overwrite)
                 sync_directory(target.parent)
         finally:
-            shutil.rmtree(workspace, ignore_errors=True)
+            _remove_workspace(workspace, target)
 
 
 @contextmanager
@@ -138,40 +144,47 @@ def _create_workspace(target: Path) -> Iterator[Path]:
 
 def _move_into_place(workspace: Path, target: Path, overwrite: bool) -> None:
     """Rename the new directory to `target`; if that fails or is interrupted, restore the one it replaces."""
-    replaced = workspace / ".replaced"
+    replaced = workspace / REPLACED
     try:
         if overwrite and target.exists():
             os.rename(target, replaced)
         os.rename(workspace / target.name, target)
     except BaseException:
-        if replaced.exists() and not target.exists():
+        if _has_only_copy(workspace, target):
             os.rename(replaced, target)
         raise
 
 
-def restore_replaced(parent: Path) -> None:
-    """Restore directories that lost their name because a process was killed during `atomic_directory`.
+def _has_only_copy(workspace: Path, target: Path) -> bool:
+    """Return whether a temporary directory contains the replaced directory, and the target does not exist."""
+    return (workspace / REPLACED).exists() and not target.exists()
 
-    Directories that a running process has locked stay as they are. A process on another machine, whose lock may be
-    invisible, would at worst fail with "cannot write to".
+
+def _remove_workspace(workspace: Path, target: Path) -> None:
+    if not _has_only_copy(workspace, target):
+        shutil.rmtree(workspace, ignore_errors=True)
+
+
+def clean_up_directories(parent: Path, name: str = "*") -> None:
+    """Clean up after processes that were killed during `atomic_directory`.
+
+    A directory that was about to be replaced gets its name back. Temporary directories are removed, except those that a
+    running process has locked and those with the only copy of a directory. A process on another machine, whose lock may
+    be invisible, would at worst fail with "cannot write to".
+
+    Args:
+        parent: The directory that contains the targets.
+        name: The name of the target; a glob pattern.
     """
-    for replaced in parent.glob(".*.????????.tmp/.replaced"):
-        workspace = replaced.parent
-        target = parent / workspace.name[1 : -len(".????????.tmp")]
+    for workspace in parent.glob(f".{name}.????????.tmp"):
         with suppress(OSError), try_lock(workspace) as has_lock:
-            if has_lock and not workspace.is_symlink() and (workspace / target.name).exists() and not target.exists():
-                os.rename(replaced, target)
-
-
-def _remove_leftovers(target: Path) -> None:
-    """Remove the temporary directories of this target that killed processes left, unless one has the only copy."""
-    for workspace in target.parent.glob(f".{glob.escape(target.name)}.????????.tmp"):
-        with suppress(OSError), try_lock(workspace) as has_lock:
-            is_only_copy = (workspace / ".replaced").exists() and not target.exists()
             is_old = time.time() - workspace.stat().st_mtime > LEFTOVER_SECONDS
-            is_leftover = has_lock or (has_lock is None and is_old)
-            if is_leftover and not workspace.is_symlink() and not is_only_copy:
-                shutil.rmtree(workspace, ignore_errors=True)
+            if workspace.is_symlink() or not (has_lock or (has_lock is None and is_old)):
+                continue
+            target = parent / workspace.name[1 : -len(".????????.tmp")]
+            if (workspace / target.name).exists() and _has_only_copy(workspace, target):
+                os.rename(workspace / REPLACED, target)
+            _remove_workspace(workspace, target)
 
 
 def sync_directory(directory: Path) -> None:

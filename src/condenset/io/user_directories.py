@@ -22,6 +22,11 @@ def expand_user(path: str | os.PathLike[str]) -> Path:
     return expanded
 
 
+def absolute_path(path: str | os.PathLike[str]) -> str:
+    """Return the absolute path, which a file can store, with `~` replaced."""
+    return str(expand_user(path).absolute())
+
+
 def user_cache_directory() -> Path:
     """Return the cache directory of the user, or a temporary one if there is no home directory that can be used."""
     try:

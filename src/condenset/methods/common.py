@@ -33,7 +33,8 @@ def images_per_class(data: ImageData, recipe: Recipe) -> list[int]:
             raise UserError(f"class {name!r} has no images")
     small = [(count, ipc, name) for count, ipc, name in classes if count < ipc]
     if small and not recipe.allow_fewer:
-        share = f", or {option('ipc_share', 0.1)} for a share of each class" if has_option("ipc_share") else ""
+        has_share = has_option("ipc_share") and not data.class_stream_ids  # a step of a replay memory has the ids
+        share = f", or {option('ipc_share', 0.1)} for a share of each class" if has_share else ""
         raise UserError(
             f"ipc must be at most the size of every class, but got {_describe_small_classes(small)}: "
             f"give a smaller ipc, or {option('allow_fewer', True)} to use all{share}"

@@ -23,7 +23,7 @@ from condenset.runs.loop import track_progress
 from condenset.training.checkpoint import TrainingCheckpoint
 from condenset.training.dataset import DeviceDataset
 from condenset.training.forgetting import ForgettingCounter
-from condenset.training.model import TEST_BATCH
+from condenset.training.model import max_test_batch
 from condenset.training.protocol import Protocol
 from condenset.training.trainer import Trainer
 
@@ -80,7 +80,8 @@ def _load_or_train(
                 write_tensors(path, tensors, {"network": json.dumps(metadata | {"seconds": seconds})})
             run.delete_checkpoint()  # of the training
     device = run.compute.device
-    batch_size = images_per_pass(network, run.compute, (data.channels, data.size, data.size)) or TEST_BATCH
+    image_shape = (data.channels, data.size, data.size)
+    batch_size = images_per_pass(network, run.compute, image_shape) or max_test_batch(data.size)
     network.load_state_dict({name: tensors[f"network.{name}"] for name in network.state_dict()})
     embedding = networks.to_embedding(network.to(device).eval().requires_grad_(False))
     return ReferenceNetwork(embedding, tensors["forgetting"].to(device), seconds, batch_size)

@@ -6,12 +6,12 @@ import dataclasses
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from condenset.config import make_config
 from condenset.data.image_data import Splits
 from condenset.data.loading import load_splits
-from condenset.data.opening import name_dataset
+from condenset.data.opening import absolute_dataset_path, name_dataset
 from condenset.data.options import LoadOptions
 from condenset.data.sources import find_registered_name
 from condenset.errors import UserError, check
@@ -31,6 +31,9 @@ class DatasetConfig(Protocol):
     def fingerprint(self) -> str: ...
     @property
     def test_fingerprint(self) -> str: ...
+
+
+Config = TypeVar("Config", bound=DatasetConfig)
 
 
 def resolve_load_options(fields: Mapping[str, Any]) -> LoadOptions:
@@ -58,37 +61,50 @@ def is_same_dataset(dataset: str, other: str) -> bool:
         return dataset == other
 
 
-def reload_data(
-    config: DatasetConfig, directory: Path, moved_to: str | None = None, test_moved_to: str | None = None
-) -> Splits:
-    """Load the data that a run or an experiment began with.
+def relocate(config: Config, directory: Path, dataset: str | None, test: str | None) -> Config:
+    """Return the config of a run with the paths that its data have now.
 
     Args:
         config: The plan or the config of the experiment.
         directory: The run directory, for error messages.
-        moved_to: Path of the dataset now, if it has moved.
-        test_moved_to: Path of the test images now, if they were given by their own path and have moved.
+        dataset: Path of the dataset now. None: it has not moved.
+        test: Path of the test images now, if they were given by their own path. None: they have not moved.
+    """
+    options, new_dataset = config.load_options, config.dataset
+    if dataset is not None:
+        new_dataset = absolute_dataset_path(dataset, config.data_dir)
+    if test is not None:
+        check(options.test is not None, f"{directory} has no test images of their own path", test)
+        options = resolve_load_options(options.changed_fields() | {"test": test})
+    return dataclasses.replace(config, dataset=new_dataset, load_options=options)  # type: ignore[type-var]
+
+
+def reload_data(config: DatasetConfig, moved: DatasetConfig, directory: Path) -> Splits:
+    """Load the data that a run or an experiment began with.
+
+    Args:
+        config: The plan or the config of the experiment.
+        moved: The same with the present paths of the data.
+        directory: The run directory, for error messages.
 
     Raises:
         UserError: The data are missing or have changed.
     """
-    options = config.load_options
-    if test_moved_to is not None:
-        check(options.test is not None, f"{directory} has no test images of their own path", test_moved_to)
-        options = resolve_load_options(options.changed_fields() | {"test": test_moved_to})
     try:
-        splits = load_splits(moved_to or config.dataset, config.data_dir, options)[0]
+        splits = load_splits(moved.dataset, moved.data_dir, moved.load_options)[0]
     except UserError as error:
-        flags = "--dataset or --data-dir" if options.test is None else "--dataset, --test or --data-dir"
+        has_own_path = moved.load_options.test is not None
+        flags = "--dataset, --test or --data-dir" if has_own_path else "--dataset or --data-dir"
         hint = f"if the dataset has moved, give its path with {flags}"
         raise UserError(f"{error}; {hint}", details=error.details) from None
     train_differs = splits.train.fingerprint != config.fingerprint
     test_differs = config.test_fingerprint != "" and splits.require_test().fingerprint != config.test_fingerprint
     if train_differs or test_differs:
-        if moved_to:
-            raise UserError(f"{moved_to} is not the dataset that {directory} began with")
-        raise UserError(f"{config.dataset} has changed since {directory} began: start a new run")
-    if not moved_to:
+        path = moved.dataset if train_differs else moved.load_options.test or moved.dataset
+        if path not in (config.dataset, config.load_options.test):
+            raise UserError(f"{path} is not the dataset that {directory} began with")
+        raise UserError(f"{path} has changed since {directory} began: start a new run")
+    if moved.dataset == config.dataset:
         return splits
     name = name_dataset(Path(config.dataset))  # presets depend on the name
     test = splits.test and dataclasses.replace(splits.test, name=name)

@@ -12,13 +12,11 @@ from typing import Any
 
 from condenset import networks
 from condenset.data.condensed_set import CondensedSet
-from condenset.data.image_data import ImageData
-from condenset.data.opening import absolute_dataset_path
 from condenset.engine.device import ComputeDevice
 from condenset.engine.threads import use_threads
-from condenset.errors import UserError, option
-from condenset.io.directories import lock_directory, wrap_os_errors
-from condenset.io.user_directories import expand_user
+from condenset.errors import UserError, check, option
+from condenset.io.directories import is_inside
+from condenset.io.user_directories import absolute_path
 from condenset.pipeline.evaluation_config import (
     EVALUATION,
     EvaluationConfig,
@@ -30,9 +28,9 @@ from condenset.pipeline.evaluation_images import TestImageCache
 from condenset.pipeline.evaluation_plan import EvaluationRequest, plan_evaluation
 from condenset.pipeline.results import Record, make_record, read_results, write_results
 from condenset.runs.context import RunContext
-from condenset.runs.directory import check_output_directory, claim_run_directory, remove_temporary_run_files
+from condenset.runs.directory import check_output_directory, claim_run_directory, reopen_run_directory
 from condenset.runs.events import is_fraction
-from condenset.runs.identity import RunIdentity, create_run, open_run
+from condenset.runs.identity import RunIdentity, create_run
 from condenset.training.evaluation import score_set
 from condenset.training.scores import Scores
 
@@ -107,14 +105,13 @@ def resume_evaluation(
     data_dir = changes.pop("data_dir", None)
     if changes.pop("memory_limit", None) is not None:
         raise UserError(f"{option('memory_limit')} has no effect on an evaluation: resume it without")
-    with lock_directory(directory):
-        config = dataclasses.replace(read_evaluation(directory / EVALUATION), **changes)
-        identity = open_run(directory, EVALUATION)
+    with reopen_run_directory(directory, EVALUATION, read_evaluation) as (stored, identity):
+        config = dataclasses.replace(stored, **changes)
         if data_dir is not None:
             config = dataclasses.replace(config, jobs=tuple(_move_data(job, data_dir) for job in config.jobs))
-        with wrap_os_errors(directory):
-            remove_temporary_run_files(directory)
-        moved_to = absolute_dataset_path(moved_to, None) if moved_to else None
+        if test_moved_to is not None:
+            has_own_path = any(job.source.options.test is not None for job in config.jobs)
+            check(has_own_path, f"{directory} has no test images of their own path", test_moved_to)
         return _execute(config, TestImageCache(moved_to, test_moved_to), identity, session)
 
 
@@ -158,7 +155,7 @@ def _read_finished(run: RunContext) -> dict[str, Record]:
 def _score(job: EvaluationJob, cache: TestImageCache, run: RunContext) -> Record:
     """Score one set on one network."""
     condensed = _load_set(job)
-    test = _load_test_images(job, cache)
+    test = cache.reload(job.source, job.test_fingerprint)
     run.seed, run.job = job.seed, job.name
     run.compute.reset_peak_memory()
     description = f"{Path(job.file).stem} on {networks.display_name(job.protocol.network)}"
@@ -170,9 +167,10 @@ def _partial_record(job: EvaluationJob, run: RunContext) -> Record | None:
     """Return the record of the networks that have been tested, or None if there are none."""
     run.seed, run.job = job.seed, job.name
     events = [event for event in run.network_events() if is_fraction(event.get("accuracy"))]
-    accuracies = {event["net"]: event["accuracy"] for event in events if event["settings"] == events[-1]["settings"]}
-    if not accuracies:
+    if not events:
         return None
+    last = events[-1].get("settings")
+    accuracies = {event["net"]: event["accuracy"] for event in events if event.get("settings") == last}
     protocol = dataclasses.asdict(job.protocol)
     scores = Scores(accuracies=tuple(accuracies.values()), network=job.protocol.network, protocol=protocol)
     record = _make_record(job, _load_set(job), scores, run)
@@ -192,24 +190,13 @@ def _load_set(job: EvaluationJob) -> CondensedSet:
     return condensed
 
 
-def _load_test_images(job: EvaluationJob, cache: TestImageCache) -> ImageData:
-    try:
-        test, _ = cache.load(job.source)
-    except UserError as error:
-        moved = f"{error}; if the dataset has moved, give its path with --dataset or --data-dir"
-        raise UserError(moved, details=error.details) from None
-    if test is None or test.fingerprint != job.test_fingerprint:
-        raise UserError(f"{job.source.dataset} has changed since the evaluation began: start a new evaluation")
-    return test
-
-
 def _check_sets_outside(jobs: Sequence[EvaluationJob], out: Path) -> None:
     """Check that no set is inside a directory that is about to be overwritten."""
     for job in jobs:
-        if Path(job.file).resolve().is_relative_to(out.resolve()):
+        if is_inside(Path(job.file), out):
             raise UserError(f"{job.file} is inside {out}, which would be overwritten: choose another --out")
 
 
 def _move_data(job: EvaluationJob, data_dir: Path) -> EvaluationJob:
-    source = dataclasses.replace(job.source, data_dir=str(expand_user(data_dir).absolute()))
+    source = dataclasses.replace(job.source, data_dir=absolute_path(data_dir))
     return dataclasses.replace(job, source=source)

@@ -93,14 +93,16 @@ def find_run(condensed: CondensedSet, file: Path) -> Plan | None:
 
 
 def read_origin(condensed: CondensedSet, file: Path, plan: Plan | None) -> EvaluationSource | None:
-    """Return where the images that a set was made from are: by the recipe of its run, else by its provenance.
+    """Return where the images that a set was made from are: by its provenance, else by the recipe of its run.
+
+    The provenance has the present path if the dataset had moved when the run was resumed.
 
     Returns:
         None if neither states it. Sets that are made in Python have the name of the dataset only.
     """
-    if plan is not None:
-        return EvaluationSource(dataset=plan.dataset, data_dir=plan.data_dir, options=plan.load_options)
     origin = condensed.provenance.get("origin")
+    if origin is None and plan is not None:
+        return EvaluationSource(dataset=plan.dataset, data_dir=plan.data_dir, options=plan.load_options)
     if origin is None:
         return None
     try:

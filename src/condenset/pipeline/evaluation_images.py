@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from condenset.data.image_data import ImageData
 from condenset.data.loading import load_splits, load_test_images
+from condenset.data.opening import absolute_dataset_path
+from condenset.errors import UserError
 from condenset.pipeline.datasets import resolve_load_options
 from condenset.pipeline.evaluation_config import EvaluationSource
 
@@ -31,11 +35,45 @@ class TestImageCache:
             self._loaded[source] = self._load(source)
         return self._loaded[source]
 
-    def _load(self, source: EvaluationSource) -> tuple[ImageData | None, str]:
-        dataset, options = self._moved_to or source.dataset, source.options
+    def reload(self, source: EvaluationSource, fingerprint: str) -> ImageData:
+        """Return the test images that a job of a resumed evaluation began with.
+
+        The new paths are tried first: the jobs may have several datasets, of which one has moved.
+
+        Args:
+            source: Where the test images were when the evaluation began.
+            fingerprint: Their fingerprint.
+
+        Raises:
+            UserError: They are missing or have changed.
+        """
+        errors: list[UserError] = []
+        for candidate in dict.fromkeys((self._relocate(source), source)):
+            try:
+                test, _ = self.load(candidate)
+            except UserError as error:
+                moved = "if the dataset has moved, give its path with --dataset or --data-dir"
+                errors.append(UserError(f"{error}; {moved}", details=error.details))
+                continue
+            if test is not None and test.fingerprint == fingerprint:
+                return test
+            reason = "has changed since the evaluation began: start a new evaluation"
+            if candidate != source:
+                reason = "has other test images than the evaluation began with"
+            errors.append(UserError(f"{candidate.options.test or candidate.dataset} {reason}"))
+        raise errors[0]
+
+    def _relocate(self, source: EvaluationSource) -> EvaluationSource:
+        """Return a source with the paths that its data have now."""
+        dataset, options = source.dataset, source.options
+        if self._moved_to is not None:
+            dataset = absolute_dataset_path(self._moved_to, source.data_dir)
         if options.test is not None and self._test_moved_to is not None:
             options = resolve_load_options(options.changed_fields() | {"test": self._test_moved_to})
+        return dataclasses.replace(source, dataset=dataset, options=options)
+
+    def _load(self, source: EvaluationSource) -> tuple[ImageData | None, str]:
         if source.every_image:
-            return load_test_images(dataset, source.data_dir, options), ""
-        splits, _ = load_splits(dataset, source.data_dir, options)
+            return load_test_images(source.dataset, source.data_dir, source.options), ""
+        splits, _ = load_splits(source.dataset, source.data_dir, source.options)
         return splits.test, splits.train.fingerprint

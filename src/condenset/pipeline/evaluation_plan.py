@@ -15,7 +15,7 @@ from condenset import networks
 from condenset.augment import remove_unused_flip
 from condenset.data.opening import absolute_dataset_path
 from condenset.errors import option
-from condenset.io.user_directories import expand_user
+from condenset.io.user_directories import absolute_path
 from condenset.pipeline.config import read_plan
 from condenset.pipeline.datasets import resolve_load_options
 from condenset.pipeline.evaluation_config import EvaluationJob, EvaluationSource
@@ -66,7 +66,7 @@ def plan_evaluation(request: EvaluationRequest, cache: TestImageCache) -> tuple[
     """
     check_ignored_options(dict(request.protocol_fields))
     files = {file.absolute(): file for path in request.paths for file in find_sets(path)}.values()
-    data_dir = str(expand_user(request.data_dir).absolute()) if request.data_dir else None
+    data_dir = absolute_path(request.data_dir) if request.data_dir else None
     source = None
     if request.dataset is not None:
         dataset, options = absolute_dataset_path(request.dataset, data_dir), resolve_load_options(request.load_fields)
@@ -96,11 +96,11 @@ def _choose_seed(opened: OpenedSet, seed: int | None) -> int:
 
 def _choose_protocols(sets: Sequence[OpenedSet], request: EvaluationRequest) -> list[list[Protocol]]:
     """Return the protocols of each set, one per network. Without other options, all sets have the same."""
-    given = dict(request.protocol_fields)
+    explicit = dict(request.protocol_fields)
     config = dict(read_plan(request.config).explicit.get("protocol", {})) if request.config else None
-    shared = _without_overridden(_common_run_fields(sets) if config is None else config, given)
+    shared = _without_overridden(_common_run_fields(sets) if config is None else config, explicit)
     config_network = shared.pop("network", None)
-    learned_steps = bool((shared | given).get("learned_steps"))
+    learned_steps = bool((shared | explicit).get("learned_steps"))
     if request.networks:
         own = [(_own_network(opened) or _run_network(opened)) if OWN in request.networks else None for opened in sets]
         chosen = [[spec if name == OWN else name for name in request.networks] for spec in own]
@@ -110,14 +110,14 @@ def _choose_protocols(sets: Sequence[OpenedSet], request: EvaluationRequest) -> 
         common = config_network or _common_network(sets)
         chosen = [[common]] * len(sets)
     protocols = [
-        [_make_protocol(opened, {**shared, **given}, network) for network in specs]
+        [_make_protocol(opened, {**shared, **explicit}, network) for network in specs]
         for opened, specs in zip(sets, chosen, strict=True)
     ]
     for opened, (first, *_) in zip(sets, protocols, strict=True):
         if learned_steps:
             read_learned_steps(opened.condensed, first)
     if config is None:
-        _warn_about_other_protocols(sets, protocols, given)
+        _warn_about_other_protocols(sets, protocols, explicit)
     return protocols
 
 
@@ -148,10 +148,10 @@ def _run_fields(opened: OpenedSet) -> dict[str, Any]:
     return {name: value for name, value in dataclasses.asdict(opened.plan.protocol).items() if name != "network"}
 
 
-def _without_overridden(fields: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out the fields that a given option overrides, such as `steps` if `epochs` is given."""
-    dropped = {name for override, names in OVERRIDDEN_FIELDS.items() if given.get(override) for name in names}
-    dropped |= {override for override, names in OVERRIDDEN_FIELDS.items() if given.keys() & set(names)}
+def _without_overridden(fields: Mapping[str, Any], explicit: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out the fields that an explicit option overrides, such as `steps` if `epochs` is given."""
+    dropped = {name for override, names in OVERRIDDEN_FIELDS.items() if explicit.get(override) for name in names}
+    dropped |= {override for override, names in OVERRIDDEN_FIELDS.items() if explicit.keys() & set(names)}
     return {name: value for name, value in fields.items() if name not in dropped}
 
 
@@ -184,14 +184,14 @@ def _common_network(sets: Sequence[OpenedSet]) -> str | None:
 
 
 def _warn_about_other_protocols(
-    sets: Sequence[OpenedSet], protocols: Sequence[Sequence[Protocol]], given: Mapping[str, Any]
+    sets: Sequence[OpenedSet], protocols: Sequence[Sequence[Protocol]], explicit: Mapping[str, Any]
 ) -> None:
     """Warn if the scores of a run are not repeated because the runs of the sets have different protocols."""
     for opened, (protocol, *_) in zip(sets, protocols, strict=True):
         fields = dataclasses.asdict(protocol)
-        kept = {name: value for name, value in _run_fields(opened).items() if name not in given}
-        kept = _without_overridden(kept, given)
-        if differing := [name for name, value in kept.items() if fields[name] != value]:
+        run_fields = {name: value for name, value in _run_fields(opened).items() if name not in explicit}
+        run_fields = _without_overridden(run_fields, explicit)
+        if differing := [name for name, value in run_fields.items() if fields[name] != value]:
             warnings.warn(
                 f"the runs of the sets differ in {', '.join(differing)} of their protocols: all sets are scored by "
                 f"the default protocol. Choose one with {option('config')}",

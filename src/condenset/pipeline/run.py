@@ -18,10 +18,9 @@ from condenset.data.options import LoadOptions
 from condenset.engine.device import ComputeDevice
 from condenset.engine.threads import use_threads
 from condenset.errors import UserError
-from condenset.io.directories import lock_directory, wrap_os_errors
-from condenset.io.user_directories import expand_user
+from condenset.io.user_directories import absolute_path
 from condenset.pipeline.config import plan_to_toml, read_plan
-from condenset.pipeline.datasets import make_origin, reload_data, resolve_load_options
+from condenset.pipeline.datasets import make_origin, reload_data, relocate, resolve_load_options
 from condenset.pipeline.execute import execute_plan
 from condenset.pipeline.plan import Plan, check_plan, make_plan
 from condenset.pipeline.request import RunRequest
@@ -31,9 +30,9 @@ from condenset.runs.directory import (
     check_output_directory,
     claim_run_directory,
     default_run_directory,
-    remove_temporary_run_files,
+    reopen_run_directory,
 )
-from condenset.runs.identity import RunIdentity, create_run, open_run
+from condenset.runs.identity import RunIdentity, create_run
 
 RunSession = Callable[[Plan, Splits, RunContext], AbstractContextManager[None]]
 
@@ -78,7 +77,7 @@ def start_run(
     """
     plan, splits = plan_run(request, out=out, overwrite=overwrite, **arguments)
     with claim_run_directory(out, default_run_directory(splits.train.name), overwrite=overwrite) as directory:
-        return _execute(plan, splits, create_run(directory, RECIPE, plan_to_toml(plan)), session)
+        return _execute(plan, splits, create_run(directory, RECIPE, plan_to_toml(plan)), session, make_origin(plan))
 
 
 def plan_run(
@@ -132,17 +131,12 @@ def resume_run(
         session: As in `start_run`.
         changes: Settings that may change: `device`, `memory_limit`, `data_dir`.
     """
-    if not (directory / RECIPE).is_file():
-        raise UserError(f"{directory} is not a run: it has no recipe.toml")
-    with lock_directory(directory):
-        with wrap_os_errors(directory):
-            remove_temporary_run_files(directory)
-        plan = dataclasses.replace(read_plan(directory / RECIPE), **_absolute_data_dir(changes))
-        identity = open_run(directory, RECIPE)
-        moved_to = absolute_dataset_path(moved_to, plan.data_dir) if moved_to else None
-        splits = reload_data(plan, directory, moved_to, test_moved_to)
+    with reopen_run_directory(directory, RECIPE, read_plan) as (stored, identity):
+        plan = dataclasses.replace(stored, **_absolute_data_dir(changes))
+        moved = relocate(plan, directory, moved_to, test_moved_to)
+        splits = reload_data(plan, moved, directory)
         check_plan(plan, splits.train)
-        return _execute(plan, splits, identity, session)
+        return _execute(plan, splits, identity, session, make_origin(moved))
 
 
 def _resolve_settings(base: Plan | None, dataset: str | None, settings: dict[str, Any]) -> dict[str, Any]:
@@ -174,10 +168,12 @@ def _resolve_load_options(base: Plan | None, dataset: str, fields: Mapping[str, 
 def _absolute_data_dir(settings: dict[str, Any]) -> dict[str, Any]:
     """Make `data_dir` absolute, because a run may be resumed from another working directory."""
     data_dir = settings.get("data_dir")
-    return settings if data_dir is None else settings | {"data_dir": str(expand_user(data_dir).absolute())}
+    return settings if data_dir is None else settings | {"data_dir": absolute_path(data_dir)}
 
 
-def _execute(plan: Plan, splits: Splits, identity: RunIdentity, session: RunSession) -> RunResult:
+def _execute(
+    plan: Plan, splits: Splits, identity: RunIdentity, session: RunSession, origin: Mapping[str, Any]
+) -> RunResult:
     """Execute a plan in the directory of a run, with the number of CPU threads that the run began with."""
     directory, compute = identity.directory, ComputeDevice.select(plan.device, plan.precision)
     run = RunContext(
@@ -185,7 +181,7 @@ def _execute(plan: Plan, splits: Splits, identity: RunIdentity, session: RunSess
         compute=compute,
         directory=directory,
         identity=identity,
-        origin=make_origin(plan),
+        origin=origin,
         memory_limit=plan.memory_limit,
     )
     with use_threads(compute.threads and plan.threads), session(plan, splits, run):

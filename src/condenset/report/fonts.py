@@ -22,8 +22,7 @@ MISSING = "?"
 @functools.cache
 def load_font(text: str) -> ImageFont.FreeTypeFont | None:
     """Return a font that has all characters of a text, or None if no installed font has them."""
-    needs_shaping = any(unicodedata.bidirectional(letter) in ("R", "AL") for letter in text)
-    if needs_shaping and not features.check("raqm"):  # letters would be drawn unjoined and in reverse order
+    if any(map(_needs_shaping, text)) and not features.check("raqm"):  # without it, letters have a wrong order
         return None
     for path in _font_paths():
         if _characters(path).issuperset(_visible_characters(text)):
@@ -56,6 +55,11 @@ def choose_chart_fonts(figure: Figure) -> None:
         missing = {letter for letter, path in paths.items() if path is None}
         text.set_text("".join(MISSING if letter in missing else letter for letter in text.get_text()))
         text.set_fontfamily([DEFAULT_FAMILY, *dict.fromkeys(_family(path) for path in paths.values() if path)])
+
+
+def _needs_shaping(letter: str) -> bool:
+    """Return whether a letter is written from right to left, as in Arabic, or moves in its word, as in Hindi."""
+    return unicodedata.bidirectional(letter) in ("R", "AL") or unicodedata.category(letter) == "Mc"
 
 
 def _visible_characters(text: str) -> set[str]:

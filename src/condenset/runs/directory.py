@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
@@ -22,7 +24,9 @@ from condenset.io.directories import (
 )
 from condenset.io.metadata import CONFIG_FILES, holds_config
 from condenset.runs.context import RunContext
-from condenset.runs.identity import IDENTITY, open_directory
+from condenset.runs.identity import IDENTITY, RunIdentity, open_directory, open_run
+
+T = TypeVar("T")
 
 FILES = (  # of a run directory, in addition to sets/ and networks/
     "results.json",
@@ -77,6 +81,34 @@ def claim_run_directory(out: Path | None, default: Path, *, overwrite: bool) -> 
         yield directory
 
 
+@contextlib.contextmanager
+def reopen_run_directory(
+    directory: Path, config_name: str, read_config: Callable[[Path], T]
+) -> Iterator[tuple[T, RunIdentity]]:
+    """Open the directory of a run to resume, and lock it for the duration of the block.
+
+    Args:
+        directory: The directory.
+        config_name: Name of the config file, such as recipe.toml.
+        read_config: Read and validate the config file.
+
+    Yields:
+        The config and the identity of the run.
+
+    Raises:
+        UserError: There is no such run, its config file is invalid or has changed, or another process uses it.
+    """
+    path = directory / config_name
+    if not path.is_file():
+        raise UserError(f"{directory} is not a run: it has no {config_name}")
+    with lock_directory(directory):
+        config = read_config(path)
+        identity = open_run(directory, config_name)
+        with wrap_os_errors(directory):
+            remove_temporary_run_files(directory)
+        yield config, identity
+
+
 def create_run_directory(out: Path, *, overwrite: bool) -> Path:
     """Create the directory of a run, or clear it if it contains an earlier run to overwrite."""
     check_output_directory(out, overwrite=overwrite)
@@ -97,7 +129,10 @@ def check_output_directory(out: Path | None, *, overwrite: bool) -> None:
             raise UserError("--overwrite needs --out: without it every run gets a new directory")
         return
     check_path_encoding(out)
+    existing = next((path for path in (out, *out.parents) if os.path.lexists(path)), out)
     with wrap_os_errors(out):
+        if os.path.lexists(existing) and not existing.is_dir():
+            raise UserError(f"{out} must be a directory, but {existing} is not one: choose another --out")
         leftovers = {*find_temporary_files(out, _written_names(out)), out / IDENTITY}  # of a killed process
         if not out.is_dir() or not set(out.iterdir()) - leftovers:
             return

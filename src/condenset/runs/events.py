@@ -14,7 +14,7 @@ from condenset.io.files import open_file, open_for_append
 
 EVENTS = "events.jsonl"
 MAX_BYTES = 1 << 30
-MAX_LINE_BYTES = 1 << 20
+MAX_LINE_BYTES = 1 << 24  # the predictions of a network, counted by class, are the longest event
 
 
 def append_event(path: Path, event: Mapping[str, Any]) -> None:

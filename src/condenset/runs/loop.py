@@ -79,6 +79,7 @@ class _LoopMonitor:
         self._first, self._step_seconds = first, 0.0  # of the last step
         self._last_report, self._note = time.monotonic(), ""
         self._max_steps = 1  # before the next sync
+        self._step, self._step_share, self._can_stop = first, 0.0, False  # the current step, and the share that is done
 
     @property
     def seconds(self) -> float:
@@ -95,7 +96,8 @@ class _LoopMonitor:
         if is_slow and self.run.checkpoint_path:
             previous = {name: tensor.clone() for name, tensor in self.state.items()}
         seconds, began = self.seconds, time.monotonic()
-        self.run.on_step_part = self._make_listener(number, can_stop=is_slow or is_first)
+        self._step, self._step_share, self._can_stop = number, 0.0, is_slow or is_first
+        self.run.on_step_part = self._on_step_part
         try:
             step(number)
         except Interrupted:
@@ -106,20 +108,14 @@ class _LoopMonitor:
             self.run.on_step_part = None
         self._step_seconds = time.monotonic() - began
 
-    def _make_listener(self, number: int, *, can_stop: bool) -> Callable[[float], None]:
-        """Return the function that is called after a share of a step."""
-        done = float(number)
-
-        def listen(share: float) -> None:
-            nonlocal done
-            done = min(done + share, number + 1.0)
-            if time.monotonic() - self._last_report >= SYNC_SECONDS:
-                self._last_report = time.monotonic()
-                self.run.progress.update(done, self._note)
-            if can_stop and self.run.stop_requested:
-                raise Interrupted
-
-        return listen
+    def _on_step_part(self, share: float) -> None:
+        """Report that a further share of the current step is done, and stop if the user asked to."""
+        self._step_share = min(self._step_share + share, 1.0)  # warm-up steps repeat their parts
+        if time.monotonic() - self._last_report >= SYNC_SECONDS:
+            self._last_report = time.monotonic()
+            self.run.progress.update(self._step + self._step_share, self._note)
+        if self._can_stop and self.run.stop_requested:
+            raise Interrupted
 
     def is_due(self, done: int) -> bool:
         """Return whether to wait for the device after `done` iterations."""

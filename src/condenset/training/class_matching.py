@@ -32,11 +32,11 @@ def align_classes(train_set: CondensedSet | ImageData, test_set: ImageData) -> I
     is_numbered = numbers in (train_set.class_names, test_set.class_names)
     if train_set.num_classes != test_set.num_classes or not is_numbered or train_names & test_names:
         raise UserError(_describe_mismatch(train_set, test_set))
-    dataset = provenance.get("dataset", test_set.name)
+    dataset = train_set.name if isinstance(train_set, ImageData) else provenance.get("dataset", test_set.name)
     if dataset != test_set.name:
         warnings.warn(
             f"the set was made from {dataset!r}, not from {test_set.name!r}, and their class names differ: the classes "
-            "are matched by their numbers",
+            "are matched by position",
             stacklevel=3,
         )
     return test_set

@@ -15,7 +15,7 @@ from condenset.data.image_data import ImageData, check_image_data, select_classe
 from condenset.data.transform import normalize
 from condenset.engine.defaults import torch_defaults
 from condenset.errors import UserError, check, check_type, format_names
-from condenset.training.model import TEST_BATCH
+from condenset.training.model import max_test_batch
 
 
 class Classifier(nn.Module):
@@ -85,7 +85,8 @@ class Classifier(nn.Module):
     def _predict_labels(self, images_NCHW: Tensor) -> Tensor:
         """Return the (N,) labels of uint8 images, on the CPU."""
         device = next(self.network.parameters()).device
-        labels = [self(batch.to(device)).argmax(1).cpu() for batch in images_NCHW.split(TEST_BATCH)]
+        batches = images_NCHW.split(max_test_batch(images_NCHW.shape[-1]))
+        labels = [self(batch.to(device)).argmax(1).cpu() for batch in batches]
         return torch.cat(labels) if labels else torch.zeros(0, dtype=torch.int64)
 
 

@@ -14,7 +14,12 @@ from condenset.engine import ComputeDevice, rng
 from condenset.engine.compile import build_functional, functional_forward, with_autocast
 from condenset.training.dataset import DeviceDataset
 
-TEST_BATCH = 1000
+TEST_BATCH = 1000  # of images of at most 64 pixels
+
+
+def max_test_batch(image_size: int) -> int:
+    """Return how many images to test at once: fewer of a larger size, which bounds the memory."""
+    return max(1, TEST_BATCH * 64**2 // max(image_size, 64) ** 2)
 
 
 class Model:
@@ -98,7 +103,7 @@ class Model:
     ) -> Tensor:
         """Return the predicted class of each test image, (N,) int64 on the device."""
         weights = self.parameters.unflatten(weights_P, self.dtype) | self._own_buffers
-        batch_size = max(1, TEST_BATCH * 64**2 // max(test_set.size, 64) ** 2)  # bounds the memory of large images
+        batch_size = max_test_batch(test_set.size)
         predictions = torch.empty(len(test_set), dtype=torch.int64, device=self.compute.device)
         self.network.eval()
         try:

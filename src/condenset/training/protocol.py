@@ -18,7 +18,7 @@ from condenset.config import (
     field_names,
     make_config,
 )
-from condenset.errors import UserError, check, option_name
+from condenset.errors import UserError, check, option
 
 DIGITS = ("digits", 8)  # name and image size of the demonstration dataset, which has quick presets
 DIGITS_NETWORK = "convnet(width=64, depth=2)"
@@ -142,6 +142,6 @@ def check_ignored_options(fields: Mapping[str, Any]) -> None:
     if field_names(Protocol) <= fields.keys():
         return
     for name, overridden in OVERRIDDEN_FIELDS.items():
-        ignored = [option_name(field) for field in overridden if field in fields]
+        ignored = [option(field) for field in overridden if field in fields]
         if fields.get(name) and ignored:
-            raise UserError(f"{option_name(name)} replaces {', '.join(ignored)}: give only one of them")
+            raise UserError(f"{option(name)} replaces {', '.join(ignored)}: give only one of them")

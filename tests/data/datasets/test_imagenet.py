@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from condenset.data import load
-from helpers.data_files import ExpectUserError, save_image
+from condenset.data import import_dataset, load
+from helpers.data_files import ExpectUserError, replace_dataset, save_image
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*should have")  # the test files have few images
 
@@ -64,9 +64,24 @@ def test_imagenet_is_resized_to_64(tmp_path: Path) -> None:
         for wnid in ("n01", "n02"):
             save_image(tmp_path / "imagenet" / split / wnid / "x.JPEG", (90, 70))
             save_image(tmp_path / "imagenet" / split / wnid / "y.JPEG", (30, 80), "CMYK")
+    save_image(tmp_path / "imagenet" / "train" / "n01" / "z.JPEG", (90, 70))
     splits = load("imagenet", data_dir=tmp_path)
-    assert splits.train.images.shape == (4, 3, 64, 64) and splits.test.class_names == ("n01", "n02")
+    assert splits.train.images.shape == (5, 3, 64, 64) and splits.test.class_names == ("n01", "n02")
     assert load("imagenet", data_dir=tmp_path, size=32).test.size == 32
+
+
+@pytest.mark.filterwarnings("ignore:.*unreadable image files are left out")
+def test_import_names_the_unreadable_files_and_can_leave_them_out(
+    tmp_path: Path, user_error: ExpectUserError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_tinyimagenet(tmp_path / "tiny-imagenet-200")
+    replace_dataset(monkeypatch, "tinyimagenet", num_train=9, num_test=3)
+    for number in range(2):
+        (tmp_path / "tiny-imagenet-200" / "train" / "n01" / "images" / f"n01_{number}.JPEG").write_bytes(b"x")
+    with user_error("image files must be readable, but 2 are not", "skip_bad=True"):
+        import_dataset("tinyimagenet", "tiny", data_dir=tmp_path)
+    import_dataset("tinyimagenet", "tiny", data_dir=tmp_path, skip_bad=True)
+    assert len(load("tiny", data_dir=tmp_path).train) == 7
 
 
 def test_exif_orientation_is_ignored_as_in_published_results(tmp_path: Path) -> None:

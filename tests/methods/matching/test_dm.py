@@ -20,6 +20,7 @@ from condenset.methods.matching.dm import (
     can_share,
     condense,
     condense_sizes,
+    estimate_memory,
     make_problem,
 )
 from condenset.methods.matching.matcher import estimate_matching_memory
@@ -308,3 +309,12 @@ def test_sizes_share_a_run_if_only_size_and_learning_rate_differ() -> None:
     others: list[dict[str, Any]] = [{"batch_size": 8}, {"iterations": 3}, {"network": "mlp"}, {"init": "noise"}]
     for fields in (*others, {"momentum": 0.1}):
         assert not can_share(recipe, DMRecipe(ipc=10, **fields))
+
+
+def test_memory_estimate_depends_on_the_limit_except_with_batch_norm() -> None:
+    data = tiny_data([9] * 6)
+    unlimited = estimate_memory(data, make_recipe(), CPU, None)
+    assert estimate_memory(data, make_recipe(ipc=9), CPU, None) > unlimited
+    assert estimate_memory(data, make_recipe(), CPU, unlimited - 1) < unlimited
+    batch_norm = make_recipe(network=BATCH_NORM)
+    assert estimate_memory(data, batch_norm, CPU, 1) == estimate_memory(data, batch_norm, CPU, None)

@@ -14,7 +14,14 @@ from condenset.data.class_store import ClassStore
 from condenset.engine import ComputeDevice
 from condenset.methods import MMDRecipe, make_recipe
 from condenset.methods.matching.dm import DistributionMatching
-from condenset.methods.matching.mmd import KERNELS, condense, kernel_distance, make_problem, median_distance
+from condenset.methods.matching.mmd import (
+    KERNELS,
+    condense,
+    estimate_memory,
+    kernel_distance,
+    make_problem,
+    median_distance,
+)
 from condenset.methods.matching.objectives import mean_distance
 from condenset.runs.context import RunContext
 from helpers.reference_dm import tiny_data
@@ -149,3 +156,12 @@ def test_invalid_recipes() -> None:
         MMDRecipe(ipc=1, bandwidth=2.0)
     with pytest.raises(cs.UserError, match="bandwidth must be a number, 0"):
         MMDRecipe(ipc=1, bandwidth=-1.0)
+
+
+def test_memory_estimate_depends_on_the_kernel_and_the_limit() -> None:
+    data = tiny_data([9] * 6)
+    linear, laplacian = (
+        estimate_memory(data, MMDRecipe(ipc=3, kernel=kernel), CPU, None) for kernel in ("linear", "laplacian")
+    )
+    assert laplacian > linear
+    assert estimate_memory(data, MMDRecipe(ipc=3, kernel="laplacian"), CPU, laplacian // 2) <= laplacian // 2

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from condenset.data.folders import ImageFiles, list_class_files, make_folder_dataset
-from condenset.data.image_decoding import TargetShape
+from condenset.data.folders.image_decoding import TargetShape
+from condenset.data.folders.reading import ImageFiles, list_class_files, make_folder_dataset
 from condenset.data.lazy import LazyDataset
 from condenset.data.options import LoadOptions
 from condenset.data.sources import DatasetSource, Download

@@ -22,7 +22,7 @@ from condenset.data.image_data import ImageData
 from condenset.engine.device import ComputeDevice
 from condenset.engine.memory import default_memory_limit
 from condenset.errors import check
-from condenset.io.user_directories import expand_user
+from condenset.io.user_directories import absolute_path
 from condenset.methods.common import record_loss
 from condenset.methods.matching.matcher import (
     Matcher,
@@ -67,7 +67,7 @@ class DMRecipe(MatchingRecipe):
         parse_accuracy_range(self.group)
         check(bool(self.pool) or self.group == "all", "group must come with the pool that it selects from", self.group)
         if self.pool:  # absolute, because a run may be resumed from another directory
-            object.__setattr__(self, "pool", str(expand_user(self.pool).absolute()))
+            object.__setattr__(self, "pool", absolute_path(self.pool))
 
     def identity(self) -> dict[str, Any]:
         """Return the settings with the fingerprint of the pool in place of its path."""

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from condenset.data.image_decoding import TargetShape, fit_image, read_image
+from condenset.data.folders.image_decoding import TargetShape, fit_image, read_image
 from helpers.data_files import ExpectUserError
 
 RANDOM = np.random.default_rng(0)

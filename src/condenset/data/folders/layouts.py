@@ -137,8 +137,11 @@ def list_subfolders(folder: Path) -> list[str]:
 
 
 def find_images(folder: str) -> list[str]:
-    """Return the image files in a folder and its subfolders, sorted; hidden files and other types are ignored."""
-    paths, folders = [], [folder]
+    """Return the image files in a folder and its subfolders, sorted; hidden files and other types are ignored.
+
+    Links to folders are not followed, because they can form a loop. A warning names the first.
+    """
+    paths, folders, links = [], [folder], list[str]()
     while folders:
         current = folders.pop()
         with wrap_os_errors(current, "read"), os.scandir(current) as scanned:
@@ -147,6 +150,10 @@ def find_images(folder: str) -> list[str]:
         for entry in entries:
             if entry.name.lower().endswith(EXTENSIONS) and not entry.is_dir(follow_symlinks=False):
                 paths.append(entry.path)
+            elif entry.is_symlink() and entry.is_dir():
+                links.append(entry.path)
+    if links:
+        warnings.warn(f"links to folders are not followed: {format_names(sorted(links), 3)}", stacklevel=2)
     return sorted(paths)
 
 

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from condenset.data import from_folder
-from condenset.data.image_files import scan_files
+from condenset.data.folders.image_files import scan_files
 from condenset.data.options import LoadOptions
 from condenset.errors import UserError
 from helpers.data_files import ExpectUserError, make_classes, save_image
@@ -72,8 +72,8 @@ def test_processes_and_threads_give_the_same_pixels(
 ) -> None:
     make_classes(tmp_path, "ab", count=70)
     by_threads = from_folder(tmp_path)
-    monkeypatch.setattr("condenset.data.folders.MIN_FILES_FOR_PROCESSES", 1)
-    monkeypatch.setattr("condenset.data.folders.cpu_count", lambda: 3)
+    monkeypatch.setattr("condenset.data.folders.reading.MIN_FILES_FOR_PROCESSES", 1)
+    monkeypatch.setattr("condenset.data.folders.reading.cpu_count", lambda: 3)
     assert (from_folder(tmp_path).images == by_threads.images).all()
 
     def raise_disk_full(*_: object) -> None:

@@ -8,8 +8,8 @@ import pytest
 from PIL import Image
 
 from condenset.data import from_folder, load
-from condenset.data.image_decoding import FORMATS
-from condenset.data.layouts import EXTENSIONS
+from condenset.data.folders.image_decoding import FORMATS
+from condenset.data.folders.layouts import EXTENSIONS
 from helpers.data_files import ExpectUserError, make_classes, save_image
 
 
@@ -76,6 +76,16 @@ def test_all_images_are_training_images_if_there_is_no_test_split(tmp_path: Path
     assert "20% of every class is held out" in splits.train.source
     assert (splits.test.images == whole.images[[0, 5, 7, 12]]).all()
     assert (splits.train.images == whole.images[[1, 2, 3, 4, 6, 8, 9, 10, 11, 13]]).all()
+
+
+def test_from_folder_accepts_a_path_in_the_home_directory(
+    tmp_path: Path, user_error: ExpectUserError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_classes(tmp_path / "mine")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert from_folder("~/mine").source == str(tmp_path / "mine")
+    with user_error("path must be a path, but got 5"):
+        from_folder(5)  # type: ignore[arg-type]
 
 
 def test_from_folder_refuses_splits(tmp_path: Path, user_error: ExpectUserError) -> None:

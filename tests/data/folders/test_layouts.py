@@ -64,6 +64,15 @@ def test_train_is_an_ordinary_folder_among_nested_classes(tmp_path: Path) -> Non
     assert load(tmp_path, nested=True).train.class_names == ("car", "train/diesel", "train/steam")
 
 
+def test_links_to_folders_inside_a_class_give_a_warning(tmp_path: Path) -> None:
+    make_classes(tmp_path / "own", "ab", count=2)
+    make_classes(tmp_path / "other", "c", count=2)
+    (tmp_path / "own" / "c").symlink_to(tmp_path / "other" / "c")
+    assert load(tmp_path / "own").train.class_names == ("a", "b", "c")  # a class itself may be a link
+    with pytest.warns(UserWarning, match="links to folders are not followed: '.*own/c'"):
+        assert load(tmp_path / "own", nested=True).train.class_names == ("a", "b")
+
+
 def test_nested_needs_folders_of_images(tmp_path: Path, user_error: ExpectUserError) -> None:
     (tmp_path / "empty").mkdir()
     save_image(tmp_path / "0.png")
@@ -129,8 +138,8 @@ def test_one_repeated_folder_name_is_common(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("nested", [False, True])
 def test_classes_that_are_numbers_sort_as_numbers(tmp_path: Path, nested: bool) -> None:
-    for split in ("train", "test"):
-        make_classes(tmp_path / split, ["10", "2", "0", "1"], count=1)
+    for split, count in (("train", 1), ("test", 2)):
+        make_classes(tmp_path / split, ["10", "2", "0", "1"], count=count)
     splits = load(tmp_path, nested=nested)
     assert splits.train.class_names == splits.test.class_names == ("0", "1", "2", "10")
     images = splits.train.images

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,10 +14,10 @@ from joblib import cpu_count
 
 from condenset.config import make_config
 from condenset.data.class_names import match_classes
+from condenset.data.folders.image_decoding import TargetShape
+from condenset.data.folders.image_files import decode_images, list_reasons, scan_files
+from condenset.data.folders.layouts import find_split_folders, list_classes
 from condenset.data.image_data import ImageData
-from condenset.data.image_decoding import TargetShape
-from condenset.data.image_files import decode_images, scan_files
-from condenset.data.layouts import find_split_folders, list_classes
 from condenset.data.lazy import (
     Labels,
     LazyDataset,
@@ -26,9 +27,10 @@ from condenset.data.lazy import (
     make_image_data,
     read_into_memory,
 )
-from condenset.data.options import ImageKeywords, LoadOptions
+from condenset.data.options import FILE_OPTIONS, ImageKeywords, LoadOptions
 from condenset.engine.defaults import torch_defaults
-from condenset.errors import UserError
+from condenset.errors import UserError, check_path
+from condenset.io.user_directories import expand_user
 
 MIN_FILES_FOR_PROCESSES = 20_000  # for fewer files, starting processes takes longer than they save
 
@@ -49,7 +51,7 @@ class ImageFiles:
         empty = np.flatnonzero(np.bincount(self.labels[rows], minlength=len(self.class_names)) == 0)
         if len(empty):
             rule = f"class {self.class_names[empty[0]]!r} must have a readable image, but has none"
-            raise UserError(rule, details="\n".join(unreadable.values()))
+            raise UserError(rule, details=list_reasons(unreadable))
         return ImageFiles([self.paths[row] for row in rows], self.labels[rows], self.class_names)
 
     def to_split(self, target: TargetShape) -> LazySplit:
@@ -104,7 +106,8 @@ def from_folder(
         ImageData(pets: 2 images of 3x32x32, 2 classes)
     """
     load_options = make_config(LoadOptions, "an option of from_folder", dict(options))
-    folder = Path(path)
+    check_path("path", path)
+    folder = expand_user(path)
     _check_one_split(folder, load_options)
     files = list_class_files(folder, nested=load_options.nested)
     target, scan = scan_files(files.paths, load_options)
@@ -134,9 +137,11 @@ def read_folder(root: Path, options: LoadOptions) -> LazyDataset:
     train_folder, test_folder = find_split_folders(root, nested=options.nested)
     train = list_class_files(train_folder, nested=options.nested)
     if test_folder is None:
-        return make_folder_dataset(train, None, str(train_folder), options)
-    test = list_class_files(test_folder, nested=options.nested)
-    return make_folder_dataset(train, test, f"{root} ({train_folder.name}, {test_folder.name})", options)
+        test, source = None, str(train_folder)
+    else:
+        test = list_class_files(test_folder, nested=options.nested)
+        source = f"{root} ({train_folder.name}, {test_folder.name})"
+    return dataclasses.replace(make_folder_dataset(train, test, source, options), used_options=FILE_OPTIONS)
 
 
 def make_folder_dataset(
@@ -146,7 +151,10 @@ def make_folder_dataset(
     target, scan = scan_files([*train.paths, *(test.paths if test else ())], options, target)
     train, test = train.without(scan.unreadable), test and test.without(scan.unreadable)
     test_split = match_classes(test.to_split(target), test.class_names, train.class_names, source) if test else None
-    return LazyDataset(train.to_split(target), test_split, train.class_names, source, scan=scan)
+    used_options = FILE_OPTIONS - {"nested"}  # the files are listed
+    return LazyDataset(
+        train.to_split(target), test_split, train.class_names, source, scan=scan, used_options=used_options
+    )
 
 
 def list_class_files(folder: Path, *, nested: bool = False) -> ImageFiles:

@@ -17,7 +17,7 @@ from joblib import Parallel, cpu_count, delayed
 from PIL import Image
 
 from condenset.data.file_scan import FileScan
-from condenset.data.image_decoding import (
+from condenset.data.folders.image_decoding import (
     GREY_MODES,
     TargetShape,
     UnreadableImageError,
@@ -35,9 +35,14 @@ from condenset.data.options import LoadOptions
 from condenset.errors import UserError, format_names, has_option, option
 
 MAX_NAMED_FILES = 5  # in an error message, after the first
+MAX_REASONS = 5  # why image files cannot be read, in the details of an error
 MAX_RANGE_FILES = 64  # files of 16 bits whose values are read before the images
 MAX_GROUP = 64  # files that a worker reads at a time
 MAX_WORKERS = 16
+
+
+class UnreadableFilesWarning(UserWarning):
+    """Image files are left out because they cannot be read."""
 
 
 class ImageHeader(NamedTuple):
@@ -79,7 +84,8 @@ def scan_files(
     _warn_about_range([path for path, header in headers.items() if header.is_16_bit], target.white_level)
     if unreadable:
         names = format_names(list(unreadable), MAX_NAMED_FILES)
-        warnings.warn(f"{len(unreadable)} unreadable image files are left out: {names}", stacklevel=2)
+        message = f"{len(unreadable)} unreadable image files are left out: {names}"
+        warnings.warn(message, UnreadableFilesWarning, stacklevel=2)
     readable = tuple(path for path in headers if path not in errors)
     modes, sizes = (Counter(getattr(headers[path], name) for path in readable) for name in ("mode", "size"))
     return target, FileScan(readable, modes, sizes, unreadable)
@@ -140,6 +146,23 @@ def _warn_about_range(paths: Sequence[str], white_level: int) -> None:
         values = f"16-bit files have values up to {max(maxima)} only, but {white_level} is white"
         hint = f"give {option('white_level', level)} unless the images are meant to be dark"
         warnings.warn(f"{values}; {hint}", stacklevel=3)
+
+
+def unreadable_error(unreadable: Mapping[str, str], *, details: bool = True) -> UserError:
+    """Return the error for unreadable image files.
+
+    Args:
+        unreadable: The files, with the reason.
+        details: Give the first reasons too.
+    """
+    rule = f"image files must be readable, but {len(unreadable)} are not"
+    hint = f"repair them, or leave them out with {option('skip_bad', True)}"
+    return UserError(f"{rule}: {hint}", details=list_reasons(unreadable) if details else "")
+
+
+def list_reasons(unreadable: Mapping[str, str]) -> str:
+    """Return why the first unreadable files cannot be read, one line each."""
+    return "\n".join([*unreadable.values()][:MAX_REASONS] + ["…"] * (len(unreadable) > MAX_REASONS))
 
 
 def _raise_first(errors: Mapping[str, UserError]) -> None:

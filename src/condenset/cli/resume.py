@@ -1,0 +1,70 @@
+"""The command `condenset resume`."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from condenset.cli.common import drop_unset, parse_memory_limit, resume_hint
+from condenset.cli.evaluate import resume_and_print
+from condenset.cli.options import (
+    AsJson,
+    PerClass,
+    ResumeDataDir,
+    ResumeDevice,
+    ResumeMemoryLimit,
+    expand_path,
+)
+from condenset.cli.paper import experiment_session, print_experiment
+from condenset.cli.run import print_run, run_session
+from condenset.cli.signals import exit_on_signal
+from condenset.errors import UserError
+
+
+def resume_command(
+    directory: Annotated[
+        Path,
+        typer.Argument(callback=expand_path, help="Directory of a run, an evaluation or an experiment to continue."),
+    ],
+    device: ResumeDevice = None,
+    memory_limit: ResumeMemoryLimit = None,
+    dataset: Annotated[str | None, typer.Option(help="New path of the dataset, if it has moved.")] = None,
+    test: Annotated[str | None, typer.Option(help="New path of the test images, if --test was given.")] = None,
+    data_dir: ResumeDataDir = None,
+    per_class: PerClass = False,
+    as_json: AsJson = False,
+) -> None:
+    """Continue a run that was stopped or killed. The result is the same as without the stop."""
+    changes = drop_unset(device=device, memory_limit=parse_memory_limit(memory_limit), data_dir=data_dir)
+    changes |= {"moved_to": dataset, "test_moved_to": test}
+    hint = resume_hint(directory, device=device, memory=memory_limit, dataset=dataset, test=test, data_dir=data_dir)
+    with exit_on_signal(hint=hint):  # also while data are loaded
+        _resume(directory, per_class, as_json, hint, changes)
+
+
+def _resume(directory: Path, per_class: bool, as_json: bool, hint: str, changes: dict[str, Any]) -> None:
+    """Continue a run, an evaluation or an experiment, and print its result.
+
+    Args:
+        directory: Its directory.
+        per_class: Print the accuracy of each class.
+        as_json: Print JSON.
+        hint: The command that continues it, if it is stopped again.
+        changes: Arguments of `resume_run`, `resume_evaluation` and `resume_experiment`.
+    """
+    from condenset.experiments.start import resume_experiment
+    from condenset.pipeline.run import resume_run
+
+    if (directory / "experiment.toml").is_file():
+        if per_class:
+            raise UserError("--per-class has no effect on an experiment: resume it without")
+        experiment = functools.partial(experiment_session, hint=hint, dataset=changes["moved_to"])
+        print_experiment(resume_experiment(directory, session=experiment, **changes), as_json)
+    elif (directory / "evaluation.toml").is_file():
+        resume_and_print(directory, per_class=per_class, as_json=as_json, hint=hint, **changes)
+    else:
+        session = functools.partial(run_session, advise=False, hint=hint, dataset=changes["moved_to"])
+        print_run(resume_run(directory, session=session, **changes), as_json, per_class=per_class)

@@ -1,0 +1,1 @@
+"""Folders of image files: find splits and classes, check the files and decode them."""
