@@ -9,7 +9,8 @@ import warnings
 
 import pytest
 
-from condenset.cli.console import one_line_warnings, print_records, print_table
+from condenset.cli.console import one_line_warnings, print_evaluation, print_records, print_table
+from condenset.data.file_scan import DatasetWarning
 
 
 class Terminal(io.StringIO):
@@ -68,6 +69,23 @@ def test_records_are_printed_in_percent_and_seconds(capsys: pytest.CaptureFixtur
         ["random", "1", "-", "-", "0.2", "-"],
         ["-", "-", "-", "-", "-", "-"],
     ]
+
+
+def test_unbalanced_test_images_show_the_balanced_accuracy(capsys: pytest.CaptureFixture[str]) -> None:
+    score = {"accuracy_mean": 0.9, "accuracy_std": 0.0, "accuracies": [0.9], "network": "mlp", "balanced_accuracy": 0.5}
+    record = {"file": "a.safetensors", "dataset": "pets", "method": "dm", "ipc": 1, **score, "condense_seconds": 1.0}
+    for counts, is_shown in (([20, 10, 10], False), ([21, 10, 10], True), ([9, 4], True)):
+        for print_table_of in (print_records, print_evaluation):
+            print_table_of([{**record, "test_images": counts}], as_json=False)
+            header, row = capsys.readouterr().out.splitlines()
+            assert ("balanced" in header) == is_shown == ("50.0" in row)
+
+
+def test_subclasses_of_user_warnings_are_one_line_too(capsys: pytest.CaptureFixture[str]) -> None:
+    with one_line_warnings():
+        warnings.simplefilter("always")
+        warnings.warn("a file is left out", DatasetWarning, stacklevel=1)
+    assert capsys.readouterr().err == "condenset: warning: a file is left out\n"
 
 
 def test_a_warning_is_one_line_without_a_stack_trace(capsys: pytest.CaptureFixture[str]) -> None:

@@ -127,6 +127,14 @@ def test_data_import_reports_missing_test_images(condenset: CommandRunner, tmp_p
     assert "no test images" not in result.out
 
 
+def test_data_import_prints_counts_and_splits(condenset: CommandRunner, tmp_path: Path) -> None:
+    make_classes(tmp_path / "own" / "Training", count=3)
+    make_classes(tmp_path / "own" / "valid", count=2)
+    lines = condenset("data", "import", "own", "mine").out.splitlines()
+    source = f"{tmp_path / 'own'} (train: Training, test: valid)"
+    assert lines[1] == f"6 training and 4 test images of 3x8x8, 2 classes, from {source}"
+
+
 def test_data_list_shows_absolute_sources(condenset: CommandRunner, tmp_path: Path) -> None:
     make_classes(tmp_path / "own", count=3)
     make_classes(tmp_path / "other", count=2)

@@ -83,6 +83,43 @@ def test_a_share_of_images_that_were_all_used_is_refused(condenset: CommandRunne
     assert "image shape of the test set" in error_line
 
 
+def test_sets_made_in_python_record_their_origin(condenset: CommandRunner, tmp_path: Path) -> None:
+    make_classes(tmp_path / "pets", count=10)
+    make_classes(tmp_path / "zoo", count=4)
+    data = cs.load("pets", size=6, test_share=0.3, verbose=False)
+    condensed = cs.condense(data.train, "random", ipc=1, verbose=False)
+    condensed.save("python.safetensors")
+    origin = {"dataset": str(tmp_path / "pets"), "size": 6, "test_share": 0.3}
+    assert condensed.provenance["origin"] == origin
+    assert warning_lines(condenset, "evaluate", "python.safetensors", *QUICK) == []
+    (line,) = warning_lines(condenset, "evaluate", "python.safetensors", *QUICK, "--dataset", "pets", "--size", 6)
+    assert "the test images contain images that python.safetensors was made from" in line
+
+
+def test_a_set_of_images_in_memory_needs_test_images_only(condenset: CommandRunner, tmp_path: Path) -> None:
+    make_classes(tmp_path / "pets", count=4)
+    make_classes(tmp_path / "zoo", count=3)
+    data = cs.load("pets", verbose=False).train
+    arrays = cs.from_arrays(data.images, data.labels, class_names=data.class_names, name="pets")
+    cs.condense(arrays, "random", ipc=1, verbose=False).save("a.safetensors")
+    error_line = condenset("evaluate", "a.safetensors", *QUICK).error_line  # not the folder of the same name
+    assert "names the dataset 'pets', which is not known here: give --dataset or --test" in error_line
+    (record,) = evaluate(condenset, "a.safetensors", *QUICK, "--test", "zoo")
+    assert (record["dataset"], record["test_images"]) == (str(tmp_path / "zoo"), [3, 3])
+    assert "no such folder or file: " in condenset("evaluate", "a.safetensors", *QUICK, "--test", "none").error_line
+
+
+def test_test_images_replace_a_dataset_that_is_gone(condenset: CommandRunner, tmp_path: Path) -> None:
+    make_classes(tmp_path / "pets", count=10)
+    make_classes(tmp_path / "zoo", count=3)
+    condenset("run", "pets", "--size", 6, *QUICK_RUN, "--out", "a")
+    shutil.rmtree("pets")
+    (record,) = evaluate(condenset, "a", *QUICK, "--test", "zoo")
+    assert record["test_images"] == [3, 3]
+    Path("pets").mkdir()  # a folder that is no dataset
+    assert "names the dataset" in condenset("evaluate", "a", *QUICK).error_line
+
+
 def test_own_network_of_a_set_without_one_is_that_of_its_run(condenset: CommandRunner, toy: Path) -> None:
     condenset("run", toy, *QUICK_RUN, "--out", "a")
     shutil.copy("a/sets/random-1.safetensors", "copy.safetensors")

@@ -205,8 +205,9 @@ def test_ctrl_c_stops_a_real_process(tmp_path: Path) -> None:
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     hint = "stopped. Resume with: condenset resume runs/toy"
-    first_line, *lines = err.splitlines()
+    first_line, counts, *lines = err.splitlines()
     assert first_line.startswith("Condensing ")
+    assert counts == "36 training images of 1x8x8, 3 classes"
     assert lines == ["", "stopping … (press Ctrl-C again to stop at once)", hint]
     assert (tmp_path / "runs" / "toy" / "checkpoint").exists()
 
@@ -240,11 +241,12 @@ def test_a_stopped_evaluation_prints_its_scores_and_resumes(workspace: Path, uni
         ]
 
 
-def test_without_a_terminal_only_one_line_is_printed_to_stderr(workspace: Path) -> None:
+def test_without_a_terminal_only_two_lines_are_printed_to_stderr(workspace: Path) -> None:
     command = ("run", workspace / "toy.npz", "--ipc", 1, *TINY, "--out", workspace / "plain")
     result = CommandProcess(command, workspace).wait()
-    (line,) = result.err.splitlines()
+    line, counts = result.err.splitlines()
     assert line.startswith("Condensing ")
+    assert counts == "36 training and 36 test images of 1x8x8, 3 classes"
     assert "\x1b" not in result.out + result.err
     assert result.out.splitlines()[0].split()[0] == "method"
 

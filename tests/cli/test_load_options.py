@@ -43,7 +43,7 @@ def test_condense_holds_nothing_out(photos: Path, condenset: CommandRunner) -> N
 def test_train_and_test_are_paths(photos: Path, tmp_path: Path, condenset: CommandRunner) -> None:
     make_classes(tmp_path / "more", "AB", count=2)
     result = condenset("run", "--train", "photos", "--test", "more", *RANDOM, *TINY)
-    assert "condenset: warning: " in result.err and "'A' of the test split is 'a'" in result.err
+    assert "condenset: warning: " in result.err and "'A' for 'a'" in result.err
     recipe = tomllib.loads(Path("a/recipe.toml").read_text())
     assert (recipe["dataset"], recipe["test"]) == (str(photos), str(tmp_path / "more"))
     assert "exclude each other" in condenset("run", "photos", "--train", "photos").error_line

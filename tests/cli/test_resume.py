@@ -11,6 +11,7 @@ import pytest
 
 from helpers.command_line import (
     TINY,
+    TINY_EVALUATION,
     TINY_NETWORK,
     CommandRunner,
     list_files,
@@ -20,6 +21,8 @@ from helpers.command_line import (
     sets_equal,
     write_npz,
 )
+from helpers.data_files import make_classes, save_image
+from helpers.evaluations import warning_lines
 
 
 def test_a_recipe_repeats_its_run_exactly(condenset: CommandRunner, toy: Path, tmp_path: Path) -> None:
@@ -122,7 +125,33 @@ def test_a_stopped_run_repeats_the_options_of_its_resume(
     condenset("run", toy, "--ipc", 1, *TINY, "--out", "a")
     toy.rename("new.npz")
     monkeypatch.setattr("condenset.pipeline.run.execute_plan", stop)
-    result = condenset("resume", "a", "--dataset", "new.npz", "--device", "cpu")
+    result = condenset("resume", "a", "--dataset", "new.npz", "--device", "cpu", "--per-class", "--json")
     assert result.code == 130
     assert "Condensing new.npz to 1 image per class" in result.err
-    assert result.err.endswith("stopped. Resume with: condenset resume a --device cpu --dataset new.npz\n")
+    assert result.err.endswith(
+        "stopped. Resume with: condenset resume a --device cpu --dataset new.npz --per-class --json\n"
+    )
+
+
+def test_a_stopped_run_repeats_its_options_for_the_output(
+    condenset: CommandRunner, toy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("condenset.pipeline.run.execute_plan", stop)
+    result = condenset("run", toy, "--ipc", 1, *TINY, "--out", "a", "--per-class")
+    assert result.err.endswith("stopped. Resume with: condenset resume a --per-class\n")
+
+
+def test_remarks_on_the_files_are_not_repeated(condenset: CommandRunner, tmp_path: Path) -> None:
+    make_classes(tmp_path / "photos" / "train", ["cat", "dog"], count=4)
+    make_classes(tmp_path / "photos" / "valid", ["Cat", "Dog"], count=1, seed=1)
+    save_image(tmp_path / "photos" / "test" / "0.png")
+    (tmp_path / "photos" / "train" / "cat" / "9.heic").touch()
+    options = ("--method", "random", "--ipc", 1, *TINY_NETWORK, *TINY_EVALUATION, "--no-whole", "--out", "a")
+    unused, left_out, names = warning_lines(condenset, "run", "photos", *options)
+    assert "'test' has no class folders and is not used" in unused and "1 image file left out" in left_out
+    assert "spells 2 of 2 class names in another case" in names
+    Path("a/results.json").unlink()
+    assert warning_lines(condenset, "resume", "a") == []

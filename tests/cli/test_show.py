@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -24,6 +25,8 @@ def test_show_prints_a_summary_and_draws_the_images(condenset: CommandRunner, ru
     result = condenset("show", run / "sets" / "random-2.safetensors")
     assert result.code == 0
     assert "6 of 1x8x8, 3 classes" in result.out
+    assert re.search(r"^per class +2$", result.out, re.M)
+    assert re.search(r"^classes +'class 0', 'class 1', 'class 2'$", result.out, re.M)
     assert "random" in result.out
     with Image.open("a/sets/random-2.png") as image:
         image.verify()

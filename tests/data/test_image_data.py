@@ -32,6 +32,7 @@ def test_fingerprint_depends_on_pixels_labels_and_names() -> None:
         ({"std": (float("nan"),)}, "std must be a number above 0"),
         ({"std": (float("inf"),)}, "std must be a number above 0"),
         ({"mean": (float("nan"),)}, "mean must be a number for each channel"),
+        ({"origin": "pets"}, "origin must be a mapping"),
         ({"mean": (0.1, 0.2)}, r"mean must be a number for each channel \(1\)"),
     ],
 )

@@ -22,6 +22,11 @@ def test_share_of_every_class() -> None:
     assert len({data.fingerprint, train.fingerprint, val.fingerprint}) == 3
 
 
+def test_parts_have_the_origin_of_the_images() -> None:
+    train = cs.load("digits", verbose=False).train
+    assert [part.origin for part in cs.train_val_split(train)] == [{"dataset": "digits"}] * 2
+
+
 @pytest.mark.parametrize("share", [0.01, 0.5, 0.99])
 def test_both_parts_have_images_of_every_class(share: float) -> None:
     for part in cs.train_val_split(tiny_data([2, 3, 40]), share):

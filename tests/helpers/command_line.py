@@ -211,8 +211,9 @@ def replace_test_images(path: Path) -> None:
 
 
 def read_records(directory: Path) -> list[dict[str, Any]]:
-    """Read results.json."""
-    return json.loads((directory / "results.json").read_text())  # type: ignore[no-any-return]
+    """Read results.json, without the checksums."""
+    records: list[dict[str, Any]] = json.loads((directory / "results.json").read_text())
+    return [{name: value for name, value in record.items() if name != "checksum"} for record in records]
 
 
 def read_files(directory: Path) -> dict[str, tuple[int, bytes]]:

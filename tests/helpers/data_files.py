@@ -63,7 +63,7 @@ def save_image(path: Path, size: tuple[int, int] = (8, 8), mode: str = "RGB", va
     Image.fromarray(pixels).convert(mode).save(path, **options)
 
 
-def make_classes(root: Path, names: Sequence[str] = "ab", count: int = 5, **options: Any) -> None:
+def make_classes(root: Path, names: Sequence[str] = "ab", count: int = 5, seed: int = 0, **options: Any) -> None:
     for number, name in enumerate(names):
         for i in range(count):
-            save_image(root / name / f"{i}.png", value=100 * number + i, **options)
+            save_image(root / name / f"{i}.png", value=1000 * seed + 100 * number + i, **options)

@@ -77,6 +77,19 @@ def test_bar_has_rate_note_and_time_remaining(
     assert all(part in terminal.getvalue() for part in ("25%", "10/s", "loss 2", "about 30 s remaining"))
 
 
+@pytest.mark.parametrize(("step_seconds", "shown"), [(1.5, "27 of 40"), (3.0, "13.8 of 40")])
+def test_lines_have_whole_numbers_unless_a_step_is_slow(
+    capsys: pytest.CaptureFixture[str], advance_clock: Callable[[float], None], step_seconds: float, shown: str
+) -> None:
+    bar = ProgressBar()
+    bar.start("learning", 40)
+    bar.update(0)
+    advance_clock(41.4)
+    bar.update(41.4 / step_seconds)
+    bar.stop()
+    assert f"learning: {shown}" in capsys.readouterr().err
+
+
 def test_bytes_are_counted_in_binary_units(
     advance_clock: Callable[[float], None], capsys: pytest.CaptureFixture[str]
 ) -> None:

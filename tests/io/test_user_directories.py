@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from condenset.errors import UserError
-from condenset.io.user_directories import expand_user, user_cache_directory
+from condenset.io.user_directories import absolute_path, expand_user, user_cache_directory
 from helpers.command_line import CommandRunner
 
 
@@ -30,6 +30,14 @@ def test_cache_without_a_home_directory_is_temporary(temporary: Path) -> None:
     with pytest.warns(UserWarning, match=f"there is no home directory, so datasets are stored in {temporary}"):
         assert user_cache_directory() == temporary
     assert temporary.stat().st_mode & 0o777 == 0o700
+
+
+def test_absolute_paths_have_no_parent_parts(tmp_path: Path) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "a" / "b")
+    assert absolute_path("a/../c") == str(tmp_path / "c")
+    assert absolute_path("link/../c") == str(tmp_path / "a" / "c")  # the parent of the folder that the link names
+    assert absolute_path("link") == str(tmp_path / "link")
 
 
 def test_temporary_cache_must_be_private(temporary: Path) -> None:

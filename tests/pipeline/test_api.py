@@ -15,6 +15,7 @@ import condenset as cs
 from condenset.methods.options import RecipeOptions
 from condenset.runs.context import RunContext
 from condenset.training.options import ProtocolOptions
+from helpers.data_files import make_classes
 from helpers.reference_dm import tiny_data
 from helpers.registries import replaced_item
 
@@ -99,6 +100,28 @@ def test_ipc_can_differ_by_class(numbers: dict[str, Any], tmp_path: Path) -> Non
     assert condensed.provenance["recipe"]["ipc"] == [1, 2, 3]
     again = cs.condense(data, cs.RandomRecipe(ipc=(1, 2, 3)), directory=tmp_path / "a", **FAST)
     assert again.provenance == condensed.provenance  # read, not made again
+
+
+def test_evaluate_warns_about_images_of_the_same_dataset(tmp_path: Path) -> None:
+    make_classes(tmp_path / "pets", count=10)
+    make_classes(tmp_path / "zoo", count=4)
+    data = cs.load("pets", test_share=0.2, verbose=False)
+    condensed = cs.condense(data.train, "random", ipc=1, verbose=False)
+    options: dict[str, Any] = {"num_networks": 1, "epochs": 1, "network": "mlp", "device": "cpu", "verbose": False}
+    overlapping = [
+        data.train,
+        cs.load("pets", verbose=False).train,
+        cs.load("pets", test_share=0.4, verbose=False).test,
+        cs.load("zoo", test="pets", verbose=False).test,
+        cs.from_folder("pets", verbose=False),
+    ]
+    for images in overlapping:
+        with pytest.warns(UserWarning, match="the test images contain images that the set was made from"):
+            cs.evaluate(condensed, images, **options)
+    train, val = cs.train_val_split(data.train, 0.5)
+    cs.evaluate(condensed, data.test, **options)
+    cs.evaluate(condensed, cs.load("pets", test="zoo", verbose=False).test, **options)
+    cs.evaluate(cs.condense(train, "random", ipc=1, verbose=False), val, **options)
 
 
 def test_ipc_and_ipc_share_exclude_each_other(data: cs.ImageData) -> None:

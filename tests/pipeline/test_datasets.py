@@ -49,7 +49,7 @@ def test_condense_uses_every_image(photos: Path) -> None:
 
 
 def test_test_images_of_their_own_path_are_recorded_and_may_move(photos: Path, tmp_path: Path) -> None:
-    make_classes(tmp_path / "more", "ab", count=2)
+    make_classes(tmp_path / "more", "ab", count=2, seed=1)
     result, plan = run(SCORE_REQUEST, "a", dataset="photos", load_fields={"test": "more"})
     assert plan.load_options.test == str(tmp_path / "more")
     assert plan.test_fingerprint == load(photos, test="more").test.fingerprint
@@ -57,13 +57,13 @@ def test_test_images_of_their_own_path_are_recorded_and_may_move(photos: Path, t
     with pytest.raises(UserError, match="give its path with --dataset, --test or --data-dir"):
         resume_run(Path("a"))
     assert resume_run(Path("a"), test_moved_to="moved").records == result.records
-    make_classes(tmp_path / "other", "ab", count=3)
+    make_classes(tmp_path / "other", "ab", count=3, seed=2)
     with pytest.raises(UserError, match="other is not the dataset that a began with"):
         resume_run(Path("a"), test_moved_to="other")
 
 
 def test_a_choice_of_test_images_replaces_that_of_the_config(photos: Path, tmp_path: Path) -> None:
-    make_classes(tmp_path / "more", "ab", count=2)
+    make_classes(tmp_path / "more", "ab", count=2, seed=1)
     run(SCORE_REQUEST, "a", dataset="photos", load_fields={"test_share": 0.5})
     _, same = run(RunRequest(), "b", config=Path("a/recipe.toml"))
     assert same.load_options.test_share == 0.5

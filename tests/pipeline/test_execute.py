@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -16,10 +15,11 @@ from condenset.io.progress import NullProgress
 from condenset.methods import METHODS
 from condenset.pipeline import execute
 from condenset.pipeline.plan import Job
+from condenset.pipeline.results import write_results
 from condenset.runs import checkpoint
 from condenset.runs.context import RunContext
 from condenset.runs.identity import IDENTITY, open_directory
-from helpers.command_line import list_files, read_files
+from helpers.command_line import list_files, read_files, read_records
 from helpers.plans import NETWORK, execute_in, make_tiny_plan
 
 
@@ -173,11 +173,11 @@ def test_finished_records_stay_while_another_job_is_repeated(tmp_path: Path, mon
     plan = make_tiny_plan(ipcs=(1, 2))
     records = execute_in(tmp_path, plan)
     finished = [records[0], records[3]]
-    (tmp_path / "results.json").write_text(json.dumps(finished))
+    write_results(tmp_path / "results.json", finished)
     score_set = execute.score_set
 
     def check_and_score(*arguments: Any) -> object:
-        stored = json.loads((tmp_path / "results.json").read_text())
+        stored = read_records(tmp_path)
         assert all(record in stored for record in finished)
         return score_set(*arguments)
 

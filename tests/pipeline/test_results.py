@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from condenset import UserError
 from condenset.pipeline.results import condense_cost, read_results, write_results
-from helpers.command_line import RECORD_FIELDS
+from helpers.command_line import RECORD_FIELDS, read_records
 from helpers.plans import NETWORK, execute_in, make_tiny_plan
 
 
 def test_records_have_the_fields_of_the_results_file(tmp_path: Path) -> None:
     records = execute_in(tmp_path, make_tiny_plan())
     assert [list(record) for record in records] == [RECORD_FIELDS, RECORD_FIELDS]
-    assert json.loads((tmp_path / "results.json").read_text()) == read_results(tmp_path) == records
+    assert read_records(tmp_path) == read_results(tmp_path) == records
     random, dm = records
     assert (random["iterations"], dm["iterations"]) == (0, 2)
     assert dm["condense_seconds"] > 0
@@ -70,3 +69,14 @@ def test_incomplete_scores_are_refused(tmp_path: Path) -> None:
 
 def test_a_run_without_results_has_no_records(tmp_path: Path) -> None:
     assert read_results(None) == read_results(tmp_path) == []
+
+
+def test_a_changed_number_is_refused(tmp_path: Path) -> None:
+    execute_in(tmp_path, make_tiny_plan())
+    path = tmp_path / "results.json"
+    text = path.read_text()
+    path.write_text(text.replace('"condense_seconds": ', '"condense_seconds": 1', 1))
+    with pytest.raises(UserError, match="does not match its checksum; delete it"):
+        read_results(tmp_path)
+    path.write_text(text)
+    assert len(read_results(tmp_path)) == 2

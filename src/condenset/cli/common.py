@@ -87,10 +87,11 @@ def check_overwrite(path: Path, *, overwrite: bool) -> None:
 
 
 def resume_hint(directory: Path, **options: object) -> str:
-    """Return the command that continues a run, with the options that are not None, such as `data_dir`."""
+    """Return the command that continues a run, with the options that are neither None nor False."""
     words = [str(directory)]
     for name, value in drop_unset(**options).items():
-        words += [f"--{name.replace('_', '-')}", str(value)]
+        flag = f"--{name.replace('_', '-')}"
+        words += [flag] * bool(value) if isinstance(value, bool) else [flag, str(value)]
     return f"Resume with: condenset resume {shlex.join(words)}"
 
 

@@ -85,20 +85,26 @@ def format_options(options: Iterable[Mapping[str, Any]]) -> str:
 def print_records(records: Sequence[Mapping[str, Any]], as_json: bool, *, per_class: bool = False) -> None:
     """Print the records of a run as a table, or as JSON."""
     from condenset.pipeline.plan import job_name
-    from condenset.pipeline.results import format_records
+    from condenset.pipeline.results import format_records, is_unbalanced
 
     if as_json:
         print(format_records(records))
         return
-    columns = ("method", "images per class", "accuracy %", "networks", "condense s", "evaluate s")
-    print_table(columns, [_score_row(record) for record in records])
+    columns = ["method", "images per class", "accuracy %", "networks", "condense s", "evaluate s"]
+    rows = [list(_score_row(record)) for record in records]
+    if any(map(is_unbalanced, records)):
+        position = columns.index("networks")
+        columns.insert(position, "balanced %")
+        for row, record in zip(rows, records, strict=True):
+            row.insert(position, _format_percent(record.get("balanced_accuracy")))
+    print_table(columns, rows)
     if per_class:
         _print_class_tables(records, [job_name(record["method"], record["ipc"]) for record in records])
 
 
 def print_evaluation(records: Sequence[Mapping[str, Any]], as_json: bool, *, per_class: bool = False) -> None:
     """Print the records of an evaluation as a table with a row per set and a column per network, or as JSON."""
-    from condenset.pipeline.results import format_records
+    from condenset.pipeline.results import format_records, is_unbalanced
     from condenset.pipeline.sets import shortest_names
 
     if as_json:
@@ -108,13 +114,18 @@ def print_evaluation(records: Sequence[Mapping[str, Any]], as_json: bool, *, per
     networks = list(dict.fromkeys(record["network"] for record in records))
     names = dict(zip(files, shortest_names(list(map(Path, files))), strict=True))
     cells = {(record["file"], record["network"]): _format_score(record) for record in records}
+    columns = networks
+    if any(map(is_unbalanced, records)):
+        columns = [column for network in networks for column in (network, f"{network}, balanced")]
+        balanced = [(record, _format_percent(record.get("balanced_accuracy"))) for record in records]
+        cells |= {(record["file"], f"{record['network']}, balanced"): text for record, text in balanced}
     firsts = {file: next(record for record in records if record["file"] == file) for file in files}
     datasets = _dataset_columns(list(firsts.values()))
     rows = []
     for number, (file, record) in enumerate(firsts.items()):
         origin = (*(column[number] for column in datasets.values()), str(record["method"] or "-"), _format_ipc(record))
-        rows.append((names[file], *origin, *(cells.get((file, network), "-") for network in networks)))
-    print_table(("file", *datasets, "method", "images per class", *networks), rows)
+        rows.append((names[file], *origin, *(cells.get((file, column), "-") for column in columns)))
+    print_table(("file", *datasets, "method", "images per class", *columns), rows)
     for network in networks if per_class else ():
         scored = [record for record in records if record["network"] == network]
         _print_class_tables(scored, [names[record["file"]].removesuffix(".safetensors") for record in scored], network)
@@ -220,7 +231,7 @@ def one_line_warnings() -> Iterator[None]:
         default_show = warnings.showwarning
 
         def show(message: Warning | str, category: type[Warning], *args: Any, **kwargs: Any) -> None:
-            if category is not UserWarning:
+            if not issubclass(category, UserWarning):
                 default_show(message, category, *args, **kwargs)
                 return
             text = str(message).partition("\nException raised from")[0]  # the C++ stack trace of torch

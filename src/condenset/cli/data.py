@@ -92,6 +92,7 @@ def import_command(
 ) -> None:
     """Convert a dataset to a memory-mapped format that opens at once, whatever its size."""
     from condenset import data
+    from condenset.data.image_data import describe_images, one_line
 
     directory = data.import_dataset(
         source,
@@ -102,6 +103,10 @@ def import_command(
         **load_fields,
     )
     print_line(f"{name} is in {directory}")
-    if data.load(directory).test is None:
+    splits = data.load(directory)
+    train, num_test = splits.train, f"{len(splits.test):,}" if splits.test else "no"
+    counts = f"{len(train):,} training and {num_test} test images of {describe_images(train)}"
+    print_line(f"{counts}, from {one_line(train.source)}")
+    if splits.test is None:
         hint = "import it again with --overwrite and --test PATH or --test-share 0.2"
         print_line(f"{name} has no test images, which run, compare and paper need: {hint}")

@@ -129,7 +129,7 @@ def _session(
     num_sets = len({job.file for job in config.jobs})
     networks = ", ".join(dict.fromkeys(job.protocol.network for job in config.jobs))
     announce(f"Scoring {num_sets} {'set' if num_sets == 1 else 'sets'} on {networks}", run, run.directory)
-    with in_terminal(run, hint or resume_hint(run.directory)):
+    with in_terminal(run, hint or resume_hint(run.directory, per_class=per_class, json=as_json)):
         try:
             yield
         except KeyboardInterrupt:

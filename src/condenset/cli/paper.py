@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
@@ -104,24 +105,26 @@ def paper_command(
     if dry_run:
         print_preview(preview_experiment(name, **arguments), as_json)
     else:
-        print_experiment(start_experiment(name, session=experiment_session, **arguments), as_json)
+        session = functools.partial(experiment_session, as_json=as_json)
+        print_experiment(start_experiment(name, session=session, **arguments), as_json)
 
 
 @contextlib.contextmanager
 def experiment_session(
-    config: ExperimentConfig, run: RunContext, *, hint: str = "", dataset: str | None = None
+    config: ExperimentConfig, run: RunContext, *, hint: str = "", dataset: str | None = None, as_json: bool = False
 ) -> Iterator[None]:
     """Announce an experiment, show its progress and stop it on a signal.
 
     Args:
         config, run: The experiment.
-        hint: The command that continues the experiment. Empty: `resume` without options.
+        hint: The command that continues the experiment. Empty: `resume`, with `--json` if this is given.
         dataset: The path of the dataset now, if it has moved.
+        as_json: The experiment prints JSON.
     """
     assert run.directory is not None
     work = f"Running the experiment {config.experiment} with {dataset or config.dataset} at the scale {config.scale}"
     announce(work + describe_hold_out(config.load_options), run, run.directory)
-    with in_terminal(run, hint or resume_hint(run.directory)):
+    with in_terminal(run, hint or resume_hint(run.directory, json=as_json)):
         yield
 
 

@@ -40,7 +40,8 @@ def resume_command(
     """Continue a run that was stopped or killed. The result is the same as without the stop."""
     changes = drop_unset(device=device, memory_limit=parse_memory_limit(memory_limit), data_dir=data_dir)
     changes |= {"moved_to": dataset, "test_moved_to": test}
-    hint = resume_hint(directory, device=device, memory=memory_limit, dataset=dataset, test=test, data_dir=data_dir)
+    options = {"device": device, "memory": memory_limit, "dataset": dataset, "test": test, "data_dir": data_dir}
+    hint = resume_hint(directory, **options, per_class=per_class, json=as_json)
     with exit_on_signal(hint=hint):  # also while data are loaded
         _resume(directory, per_class, as_json, hint, changes)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -193,20 +194,31 @@ def _start(
     if dry_run:
         print_preview(preview_run(request, **arguments), as_json)
     else:
-        print_run(start_run(request, session=run_session, **arguments), as_json, per_class=per_class)
+        session = functools.partial(run_session, per_class=per_class, as_json=as_json)
+        print_run(start_run(request, session=session, **arguments), as_json, per_class=per_class)
 
 
 @contextlib.contextmanager
 def run_session(
-    plan: Plan, splits: Splits, run: RunContext, *, advise: bool = True, hint: str = "", dataset: str | None = None
+    plan: Plan,
+    splits: Splits,
+    run: RunContext,
+    *,
+    advise: bool = True,
+    hint: str = "",
+    dataset: str | None = None,
+    per_class: bool = False,
+    as_json: bool = False,
 ) -> Iterator[None]:
     """Announce a run, show its progress and stop it on a signal.
 
     Args:
         plan, splits, run: The run.
         advise: Print advice about large images.
-        hint: The command that continues the run. Empty: `resume` without options.
+        hint: The command that continues the run. Empty: `resume` with the options below.
         dataset: The path of the dataset now, if it has moved.
+        per_class: The run prints the accuracy of each class.
+        as_json: The run prints JSON.
     """
     from condenset.data.ipc import format_ipc
     from condenset.pipeline.preview import advise_size
@@ -217,10 +229,19 @@ def run_session(
     size = "1 image" if ipcs == [1] else f"{', '.join(map(format_ipc, ipcs))} images"
     work = f"Condensing {dataset or plan.dataset} to {size} per class with {methods}"
     announce(work + describe_hold_out(plan.load_options), run, run.directory)
+    print_line(_describe_images(splits, has_test=plan.protocol is not None), stderr=True)
     if advise and (advice := advise_size(plan, splits.train)):
         print_line(advice, stderr=True)
-    with in_terminal(run, hint or resume_hint(run.directory)):
+    with in_terminal(run, hint or resume_hint(run.directory, per_class=per_class, json=as_json)):
         yield
+
+
+def _describe_images(splits: Splits, *, has_test: bool) -> str:
+    """Return the number and shape of the images that a run uses."""
+    from condenset.data.image_data import describe_images
+
+    test = f" and {len(splits.test):,} test" if has_test and splits.test else ""
+    return f"{len(splits.train):,} training{test} images of {describe_images(splits.train)}"
 
 
 def print_run(result: RunResult, as_json: bool, *, per_class: bool = False) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import os
 import warnings
 from collections import Counter
@@ -15,11 +14,12 @@ from typing import NamedTuple, Unpack
 import numpy as np
 
 from condenset.config import make_config
+from condenset.data.duplicates import hash_images
 from condenset.data.file_scan import FileScan
 from condenset.data.folders.image_files import UnreadableFilesWarning
 from condenset.data.hold_out import HoldOutError
 from condenset.data.image_data import Splits, same_images_error
-from condenset.data.lazy import LazyDataset, Pixels, PixelStats, iter_blocks
+from condenset.data.lazy import LazyDataset, PixelStats, iter_blocks
 from condenset.data.memmap import is_memmap, to_lazy_dataset, verify_memmap
 from condenset.data.opening import (
     check_hold_out,
@@ -173,18 +173,14 @@ def _read_pixels(dataset: LazyDataset, name: str, *, verbose: bool) -> PixelSumm
     stats, train_hashes, test_hashes = PixelStats(dataset.train.shape[1]), list[bytes](), list[bytes]()
     for block in iter_blocks(dataset.train, f"checking {name} (train)", verbose=verbose):
         stats.add(block)
-        train_hashes += _hash_images(block) if dataset.test else []
+        train_hashes += hash_images(block) if dataset.test else []
     if dataset.test is not None:
         for block in iter_blocks(dataset.test, f"checking {name} (test)", verbose=verbose):
-            test_hashes += _hash_images(block)
+            test_hashes += hash_images(block)
         if test_hashes == train_hashes and np.array_equal(dataset.test.labels, dataset.train.labels):
             raise same_images_error(name)
     shared = set(train_hashes)
     return PixelSummary(*stats.result(), sum(image_hash in shared for image_hash in test_hashes))
-
-
-def _hash_images(block: Pixels) -> list[bytes]:
-    return [hashlib.blake2b(image.tobytes(), digest_size=16).digest() for image in block]
 
 
 def _make_report(opened: OpenedDataset, pixels: PixelSummary) -> DatasetReport:

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from condenset.data.file_scan import DatasetWarning
 from condenset.data.lazy import LazySplit
 from condenset.errors import UserError
 
@@ -46,9 +47,9 @@ def match_classes(split: LazySplit, names: tuple[str, ...], class_names: tuple[s
         raise UserError(f"{owner}: both splits must have the same classes, but only {split_name} has {mismatch[0]!r}")
     renamed = [(old, new) for old, new in zip(names, matched, strict=True) if old != new]
     if renamed:
-        rule = "class names that differ only in case or Unicode form are the same class"
-        example = f"{renamed[0][0]!r} of the test split is {renamed[0][1]!r}"
-        warnings.warn(f"{owner}: {rule}: {example}", stacklevel=2)
+        spelling = f"spells {len(renamed)} of {len(names)} class names in another case or Unicode form"
+        example = f"such as {renamed[0][0]!r} for {renamed[0][1]!r}"
+        warnings.warn(f"{owner}: the test split {spelling}, {example}: they match", DatasetWarning, stacklevel=2)
     labels = np.array([class_names.index(name) for name in matched])[split.labels]
     order = np.argsort(labels, kind="stable")
     return split.select(order, labels[order])

@@ -7,6 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 
+class DatasetWarning(UserWarning):
+    """A remark on the files of a dataset. A resumed run does not repeat it."""
+
+
 @dataclass(frozen=True)
 class FileScan:
     """The result of reading the headers of all image files of a dataset.

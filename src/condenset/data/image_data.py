@@ -6,8 +6,8 @@ import dataclasses
 import functools
 import hashlib
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -32,6 +32,8 @@ class ImageData(Dataset[tuple[Tensor, Tensor]]):
         mean, std: Normalisation constants per channel, for pixels in 0..1.
         name: The name of the dataset. Presets depend on it.
         source: Where the images come from, as text.
+        origin: How `cs.load` finds the images again: `dataset`, `data_dir` and load options. Sets made from the images
+            record it. Empty: unknown.
         allow_hflip: Allow horizontal flips. False for text and digits.
         stored_fingerprint: The fingerprint, if it was computed before.
         class_stream_ids: The id of each class's random stream; empty for 0..K-1. Two datasets in which a class has the
@@ -60,6 +62,7 @@ class ImageData(Dataset[tuple[Tensor, Tensor]]):
     std: tuple[float, ...]
     name: str = "data"
     source: str = ""
+    origin: Mapping[str, Any] = field(default_factory=dict)
     allow_hflip: bool = True
     stored_fingerprint: str = ""
     class_stream_ids: tuple[int, ...] = ()
@@ -68,6 +71,7 @@ class ImageData(Dataset[tuple[Tensor, Tensor]]):
         check_dense("images", self.images)
         check_dense("labels", self.labels)
         check_class_names(self.class_names)
+        check_type(self.origin, Mapping, "origin must be a mapping")
         shape = tuple(self.images.shape)
         check(self.images.dtype == torch.uint8 and len(shape) == 4, "images must be uint8 of shape (N, C, H, W)", shape)
         check(shape[1] in (1, 3), "images must have 1 or 3 channels", shape[1])

@@ -6,7 +6,7 @@ import dataclasses
 import os
 import warnings
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
 from condenset.config import make_config
 from condenset.data.folders.image_decoding import UnreadableImageError
@@ -20,6 +20,7 @@ from condenset.data.opening import (
     check_size,
     choose_lazy_test,
     choose_test,
+    make_origin,
     open_dataset,
     warn_about_unused,
 )
@@ -27,7 +28,7 @@ from condenset.data.options import LoadKeywords, LoadOptions
 from condenset.data.sources import data_directory
 from condenset.engine.defaults import torch_defaults
 from condenset.errors import UserError, check_type, option
-from condenset.io.user_directories import expand_user
+from condenset.io.user_directories import absolute_path
 
 PathLike = str | os.PathLike[str]
 
@@ -88,8 +89,22 @@ def load_splits(
         options = dataclasses.replace(options, test_share=TEST_SHARE)
     dataset = choose_test(dataset, name, options, directory, verbose=verbose)
     splits = dataset if isinstance(dataset, Splits) else read_splits(dataset, name, verbose=verbose)
+    splits = _record_origin(splits, make_origin(name_or_path, data_dir, options))
     check_test_differs(splits)
     return splits, options
+
+
+def _record_origin(splits: Splits, origin: dict[str, Any]) -> Splits:
+    train = dataclasses.replace(splits.train, origin=origin)
+    test = splits.test and dataclasses.replace(splits.test, origin=_test_origin(origin))
+    return Splits(train=train, test=test)
+
+
+def _test_origin(origin: dict[str, Any]) -> dict[str, Any]:
+    """Return the origin of the test images: if they have their own path, it is their dataset."""
+    if "test" not in origin:
+        return origin
+    return {name: value for name, value in origin.items() if name != "test"} | {"dataset": origin["test"]}
 
 
 def load_test_images(
@@ -104,8 +119,10 @@ def load_test_images(
     dataset, name = open_dataset(name_or_path, directory, options, verbose=verbose)
     dataset = choose_test(dataset, name, options, directory, verbose=verbose)
     if isinstance(dataset, Splits):
-        return dataset.test or dataset.train
-    return read_split(dataset, dataset.test or dataset.train, name, verbose=verbose)
+        data = dataset.test or dataset.train
+    else:
+        data = read_split(dataset, dataset.test or dataset.train, name, verbose=verbose)
+    return dataclasses.replace(data, origin=_test_origin(make_origin(name_or_path, data_dir, options)))
 
 
 @torch_defaults()
@@ -145,9 +162,10 @@ def import_dataset(
     if not isinstance(source, Splits):
         check_type(source, (str, os.PathLike), "a dataset must be a name or a path")
         # The import records where the images come from.
-        source = absolute_dataset_path(source, directory) if isinstance(source, str) else expand_user(source).absolute()
+        text = absolute_dataset_path(source, directory)
+        source = text if isinstance(source, str) else Path(text)
     if load_options.test is not None:
-        load_options = dataclasses.replace(load_options, test=os.path.abspath(expand_user(load_options.test)))
+        load_options = dataclasses.replace(load_options, test=absolute_path(load_options.test))
     try:
         dataset = _open_import(source, name, directory, load_options, verbose=verbose)
         if allow_hflip is not None:

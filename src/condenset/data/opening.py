@@ -7,6 +7,7 @@ import difflib
 import os
 import warnings
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -24,7 +25,7 @@ from condenset.data.options import FILE_OPTIONS, LoadOptions
 from condenset.data.sources import DATASETS, data_directory, find_registered_name
 from condenset.errors import UserError, by_interface, check, check_path_encoding, check_type, option
 from condenset.io.metadata import holds_config
-from condenset.io.user_directories import expand_user
+from condenset.io.user_directories import absolute_path, expand_user
 
 PathLike = str | os.PathLike[str]
 
@@ -75,14 +76,29 @@ def name_dataset(path: Path) -> str:
     return named.name.removesuffix(".npz")
 
 
-def absolute_dataset_path(dataset: str, data_dir: PathLike | None) -> str:
+def absolute_dataset_path(dataset: PathLike, data_dir: PathLike | None) -> str:
     """Return the absolute path of a dataset, or the name unchanged if it is the name of a known dataset.
 
     A run may be resumed from another working directory, where a relative path would not be found.
     """
-    is_name = _can_be_name(dataset) and (registered_name(dataset) or dataset in list_memmaps(data_directory(data_dir)))
-    path = expand_user(dataset)
-    return dataset if is_name or dataset == "" or not path.exists() else str(path.absolute())
+    text = os.fspath(dataset)
+    is_unchanged = text == "" or is_known_name(dataset, data_dir) or not expand_user(text).exists()
+    return text if is_unchanged else absolute_path(text)
+
+
+def is_known_name(dataset: PathLike, data_dir: PathLike | None) -> bool:
+    """Return whether this is the name of a registered or an imported dataset, not a path."""
+    if not _can_be_name(dataset):
+        return False
+    return registered_name(dataset) is not None or dataset in list_memmaps(data_directory(data_dir))
+
+
+def make_origin(name_or_path: PathLike, data_dir: PathLike | None, options: LoadOptions) -> dict[str, Any]:
+    """Return how to load images again from any working directory: the field `origin` of ImageData."""
+    directory = {} if data_dir is None else {"data_dir": absolute_path(data_dir)}
+    test = {} if options.test is None else {"test": absolute_path(options.test)}
+    dataset = absolute_dataset_path(name_or_path, data_dir)
+    return {"dataset": dataset, **directory, **options.changed_fields(), **test}
 
 
 def _to_path(text: str) -> Path:

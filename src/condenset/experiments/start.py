@@ -25,7 +25,7 @@ from condenset.experiments.types import ExperimentResult
 from condenset.io.directories import is_inside
 from condenset.io.user_directories import absolute_path, expand_user
 from condenset.methods.matching.pool import NetworkPool
-from condenset.pipeline.datasets import make_origin, reload_data, relocate, resolve_load_options
+from condenset.pipeline.datasets import reload_data, relocate, resolve_load_options
 from condenset.pipeline.request import RunRequest
 from condenset.runs.context import RunContext
 from condenset.runs.directory import (
@@ -82,7 +82,7 @@ def start_experiment(
     with claim_run_directory(out, default_directory(config, splits), overwrite=overwrite) as directory:
         identity = create_run(directory, EXPERIMENT, config_to_toml(config))
         try:
-            return _run(config, splits, identity, session, make_origin(config))
+            return _run(config, splits, identity, session)
         except UserError:
             identity.verify()  # another run may have taken the place of this one
             remove_if_empty(directory)
@@ -167,15 +167,11 @@ def resume_experiment(
         get_experiment(stored.experiment)
         config = dataclasses.replace(stored, **changes)
         moved = relocate(config, directory, moved_to, test_moved_to)
-        return _run(config, reload_data(config, moved, directory), identity, session, make_origin(moved))
+        return _run(config, reload_data(config, moved, directory), identity, session)
 
 
 def _run(
-    config: ExperimentConfig,
-    splits: Splits,
-    identity: RunIdentity,
-    session: ExperimentSession,
-    origin: Mapping[str, Any],
+    config: ExperimentConfig, splits: Splits, identity: RunIdentity, session: ExperimentSession
 ) -> FinishedExperiment:
     """Run an experiment with the number of CPU threads that it began with."""
     directory, compute = identity.directory, ComputeDevice.select(config.device, config.precision)
@@ -184,7 +180,6 @@ def _run(
         compute=compute,
         directory=directory,
         identity=identity,
-        origin=origin,
         memory_limit=config.memory_limit,
     )
     with use_threads(compute.threads and config.threads), session(config, run):

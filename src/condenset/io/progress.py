@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 LONG_SECONDS = 600.0  # more remaining time than this gets a warning
 MIN_WORK_SECONDS = 5.0  # a shorter measurement is not reliable enough for a warning
+SLOW_STEP_SECONDS = 2.0  # from this on, progress within a step is shown
 LINE_SECONDS = 30.0  # between two lines when there is no terminal
 
 
@@ -97,8 +98,9 @@ class ProgressBar(NullProgress):
             self._print(f"{self.description}: {remaining_text} at {rate_text}")
         elif self.bar is None and now - self.last_line >= LINE_SECONDS:
             self.last_line = now
-            count = self._format_done(done) + (f" of {self._format_done(self.total)}" if self.total is not None else "")
-            parts = [text for text in (count, note, remaining_text) if text]
+            shown = done if rate * SLOW_STEP_SECONDS < 1 else int(done)
+            total = "" if self.total is None else f" of {self._format_done(self.total)}"
+            parts = [text for text in (self._format_done(shown) + total, note, remaining_text) if text]
             self._print(f"{self.description}: {', '.join(parts)}")
 
     def _format_rate(self, rate: float) -> str:

@@ -23,8 +23,9 @@ def expand_user(path: str | os.PathLike[str]) -> Path:
 
 
 def absolute_path(path: str | os.PathLike[str]) -> str:
-    """Return the absolute path, which a file can store, with `~` replaced."""
-    return str(expand_user(path).absolute())
+    """Return the absolute path, which a file can store, with `~` and `..` replaced."""
+    absolute = expand_user(path).absolute()
+    return str(absolute.resolve() if ".." in absolute.parts else absolute)
 
 
 def user_cache_directory() -> Path:

@@ -148,7 +148,7 @@ def _make_provenance(data: ImageData, recipe: Recipe, run: RunContext, seconds: 
         "seed": run.seed,
         "dataset": data.name,
         "source": data.source,
-        **({"origin": dict(run.origin)} if run.origin else {}),
+        **({"origin": dict(data.origin)} if data.origin else {}),
         "fingerprint": data.fingerprint,
         "allow_hflip": data.allow_hflip,
         "version": __version__,

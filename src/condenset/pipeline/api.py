@@ -25,6 +25,7 @@ from condenset.io.bytesize import parse_bytes
 from condenset.io.progress import make_progress
 from condenset.methods import Recipe, make_recipe, method_of
 from condenset.methods.options import RecipeOptions
+from condenset.pipeline.evaluation_overlap import is_made_from
 from condenset.pipeline.execute import load_or_condense
 from condenset.runs.context import RunContext
 from condenset.runs.directory import open_work_directory
@@ -172,7 +173,7 @@ def evaluate(
         compute=ComputeDevice.select(device, precision),
         progress=make_progress(verbose),
     )
-    if isinstance(train_set, CondensedSet) and test_set.fingerprint == train_set.provenance.get("fingerprint"):
+    if isinstance(train_set, CondensedSet) and is_made_from(train_set, test_set):
         warnings.warn(
             "the test images contain images that the set was made from: its accuracy is too high; give other images",
             stacklevel=3,

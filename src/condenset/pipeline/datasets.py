@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from condenset.config import make_config
+from condenset.data.file_scan import DatasetWarning
 from condenset.data.image_data import Splits
 from condenset.data.loading import load_splits
 from condenset.data.opening import absolute_dataset_path, name_dataset
 from condenset.data.options import LoadOptions
 from condenset.data.sources import find_registered_name
 from condenset.errors import UserError, check
-from condenset.io.user_directories import expand_user
+from condenset.io.user_directories import absolute_path
 
 
 class DatasetConfig(Protocol):
@@ -41,13 +44,15 @@ def resolve_load_options(fields: Mapping[str, Any]) -> LoadOptions:
     options = make_config(LoadOptions, "an option of load", dict(fields))
     if options.test is None:
         return options
-    return dataclasses.replace(options, test=os.path.abspath(expand_user(options.test)))
+    return dataclasses.replace(options, test=absolute_path(options.test))
 
 
-def make_origin(config: DatasetConfig) -> dict[str, Any]:
-    """Return where the images of a run come from, for the provenance of its sets."""
-    data_dir = {"data_dir": config.data_dir} if config.data_dir else {}
-    return {"dataset": config.dataset, **data_dir, **config.load_options.changed_fields()}
+@contextlib.contextmanager
+def ignore_dataset_warnings() -> Iterator[None]:
+    """Ignore remarks on the files of a dataset: the first command on these files has printed them."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DatasetWarning)
+        yield
 
 
 def is_same_dataset(dataset: str, other: str) -> bool:
@@ -91,7 +96,8 @@ def reload_data(config: DatasetConfig, moved: DatasetConfig, directory: Path) ->
         UserError: The data are missing or have changed.
     """
     try:
-        splits = load_splits(moved.dataset, moved.data_dir, moved.load_options)[0]
+        with ignore_dataset_warnings():
+            splits = load_splits(moved.dataset, moved.data_dir, moved.load_options)[0]
     except UserError as error:
         has_own_path = moved.load_options.test is not None
         flags = "--dataset, --test or --data-dir" if has_own_path else "--dataset or --data-dir"

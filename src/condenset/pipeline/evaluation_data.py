@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,9 +12,11 @@ from typing import Any
 from condenset.config import make_config
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
+from condenset.data.opening import is_known_name
 from condenset.data.options import LoadOptions
 from condenset.data.split import is_subset_source
 from condenset.errors import UserError, check, check_type, option
+from condenset.io.user_directories import absolute_path
 from condenset.pipeline.config import read_plan
 from condenset.pipeline.datasets import resolve_load_options
 from condenset.pipeline.evaluation_config import EvaluationSource
@@ -72,8 +75,15 @@ def open_set(
         test, _ = cache.load(source)
         assert test is not None
     else:
-        source = _find_source(condensed, file, origin, data_dir, load_fields)
-        test, train_fingerprint = _load_own_test_images(file, source, origin, cache)
+        try:
+            source = _find_source(condensed, file, origin, data_dir, load_fields)
+            test, train_fingerprint = _load_own_test_images(file, source, origin, cache)
+        except UserError:
+            if "test" not in load_fields:
+                raise
+            source = _make_test_source(origin, data_dir, load_fields)  # the dataset of the set is not needed
+            test, _ = cache.load(source)
+            assert test is not None
     _check_classes(condensed, file, test)  # first: images of another shape have another fingerprint
     has_overlap = check_overlap(condensed, file, origin, source, test, cache)
     if train_fingerprint and not has_overlap and (origin is None or origin.options == source.options):
@@ -98,7 +108,7 @@ def read_origin(condensed: CondensedSet, file: Path, plan: Plan | None) -> Evalu
     The provenance has the present path if the dataset had moved when the run was resumed.
 
     Returns:
-        None if neither states it. Sets that are made in Python have the name of the dataset only.
+        None if neither states it: sets that are made from arrays have the name of the dataset only.
     """
     origin = condensed.provenance.get("origin")
     if origin is None and plan is not None:
@@ -121,16 +131,33 @@ def _find_source(
     data_dir: str | None,
     load_fields: Mapping[str, Any],
 ) -> EvaluationSource:
-    """Return the dataset that a set was made from: by its origin, else by the name in its provenance."""
+    """Return the dataset that a set was made from: by its origin, else by the name in its provenance.
+
+    Raises:
+        UserError: The provenance has neither an absolute path nor the name of a known dataset.
+    """
     dataset = origin.dataset if origin else condensed.provenance.get("dataset")
+    other = f"give {option('dataset')} or {option('test')}"
     is_named = isinstance(dataset, str) and dataset != ""
-    check(is_named, f"{file} must name its dataset in its provenance; or give {option('dataset')}", dataset)
+    check(is_named, f"{file} must name its dataset in its provenance; or {other}", dataset)
+    data_dir = data_dir or (origin.data_dir if origin else None)
+    if not os.path.isabs(str(dataset)) and not is_known_name(str(dataset), data_dir):
+        raise UserError(f"the provenance of {file} names the dataset {dataset!r}, which is not known here: {other}")
     recorded = origin.options.changed_fields() if origin else {}
     if {"test", "test_share"} & load_fields.keys():
         recorded = {name: value for name, value in recorded.items() if name not in ("test", "test_share")}
     options = resolve_load_options({**recorded, **load_fields})
-    data_dir = data_dir or (origin.data_dir if origin else None)
     return EvaluationSource(dataset=str(dataset), data_dir=data_dir, options=options)
+
+
+def _make_test_source(
+    origin: EvaluationSource | None, data_dir: str | None, load_fields: Mapping[str, Any]
+) -> EvaluationSource:
+    """Return the path of `--test` as a dataset of its own, read with the recorded options."""
+    recorded = origin.options.changed_fields() if origin else {}
+    fields = {**recorded, **load_fields, "test": None, "test_share": None}
+    test = absolute_path(load_fields["test"])
+    return EvaluationSource(dataset=test, data_dir=data_dir, every_image=True, options=resolve_load_options(fields))
 
 
 def _load_own_test_images(
@@ -141,13 +168,14 @@ def _load_own_test_images(
     try:
         test, train_fingerprint = cache.load(source)
     except UserError as error:
-        message = f"the provenance of {file} names the dataset {dataset}: {error}; or give {option('dataset')}"
+        other = f"or give {option('dataset')} or {option('test')}"
+        message = f"the provenance of {file} names the dataset {dataset}: {error}; {other}"
         raise UserError(message, details=error.details) from None
     if test is None:
         images = "all images of " if origin else ""
         raise UserError(
             f"{file} was made from {images}{dataset}, which has no test images: give other images with "
-            f"{option('dataset')}"
+            f"{option('dataset')} or {option('test')}"
         )
     return test, train_fingerprint
 

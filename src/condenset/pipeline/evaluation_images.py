@@ -8,7 +8,7 @@ from condenset.data.image_data import ImageData
 from condenset.data.loading import load_splits, load_test_images
 from condenset.data.opening import absolute_dataset_path
 from condenset.errors import UserError
-from condenset.pipeline.datasets import resolve_load_options
+from condenset.pipeline.datasets import ignore_dataset_warnings, resolve_load_options
 from condenset.pipeline.evaluation_config import EvaluationSource
 
 
@@ -50,7 +50,8 @@ class TestImageCache:
         errors: list[UserError] = []
         for candidate in dict.fromkeys((self._relocate(source), source)):
             try:
-                test, _ = self.load(candidate)
+                with ignore_dataset_warnings():
+                    test, _ = self.load(candidate)
             except UserError as error:
                 moved = "if the dataset has moved, give its path with --dataset or --data-dir"
                 errors.append(UserError(f"{error}; {moved}", details=error.details))

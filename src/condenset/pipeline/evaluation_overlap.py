@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 
 from condenset.data.condensed_set import CondensedSet
@@ -46,6 +47,20 @@ def check_overlap(
         f"the test images contain images that {file} was made from: its accuracy is too high; {other}", stacklevel=4
     )
     return True
+
+
+def is_made_from(condensed: CondensedSet, test: ImageData) -> bool:
+    """Return whether a set was made from the test images, or from another part of the same dataset.
+
+    No images are loaded: the fingerprints and the origins decide.
+    """
+    origin, test_origin = condensed.provenance.get("origin"), test.origin
+    if test.fingerprint == condensed.provenance.get("fingerprint"):
+        return True
+    if not isinstance(origin, Mapping) or origin.get("test_share") == test_origin.get("test_share"):
+        return False
+    datasets = [origin.get("dataset"), test_origin.get("dataset")]
+    return all(isinstance(dataset, str) for dataset in datasets) and is_same_dataset(*map(str, datasets))
 
 
 def _has_common_images(

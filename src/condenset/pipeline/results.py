@@ -12,7 +12,7 @@ from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
 from condenset.errors import UserError, is_int, is_number
 from condenset.io.directories import wrap_os_errors
-from condenset.io.files import write_file
+from condenset.io.files import CHECKSUM, json_hash, write_file
 from condenset.io.metadata import read_json
 from condenset.pipeline.plan import WHOLE
 from condenset.runs.context import RunContext
@@ -24,6 +24,7 @@ Record = dict[str, Any]
 CLASS_FIELDS = ("class_names", "test_images", "per_class_accuracy")  # lists with one entry per class
 RECORD_FIELDS = ("method", "ipc", "network", "condense_seconds")  # fields that every record needs
 MAX_CONFUSION_CLASSES = 100  # of a confusion matrix in results.json, which has a number for each pair of classes
+MAX_IMBALANCE = 2.0  # of the largest class and the mean of the others; beyond it, tables show the balanced accuracy
 SCORE_FIELDS = ("accuracies", "accuracy_mean", "accuracy_std")  # fields that the record of a scored set needs
 
 
@@ -94,10 +95,17 @@ def condense_cost(provenance: Mapping[str, Any]) -> Record:
     }
 
 
+def is_unbalanced(record: Mapping[str, Any]) -> bool:
+    """Return whether a class has far more test images than the others, so that it dominates the accuracy."""
+    counts = sorted(record.get("test_images", ()))
+    return len(counts) > 1 and counts[-1] > MAX_IMBALANCE * sum(counts[:-1]) / (len(counts) - 1)
+
+
 def write_results(path: Path, records: list[Record]) -> None:
-    """Write records to a JSON file, atomically."""
+    """Write records to a JSON file, atomically. Each gets a checksum, which `read_results` verifies."""
     with wrap_os_errors(path):
-        write_file(path, format_records(records).encode() + b"\n")
+        checked = [{**record, CHECKSUM: json_hash(record)} for record in records]
+        write_file(path, format_records(checked).encode() + b"\n")
 
 
 def format_records(records: Sequence[Mapping[str, Any]]) -> str:
@@ -122,6 +130,8 @@ def read_results(directory: Path | None, settings_hash: str = "") -> list[Record
         hint=hint,
         is_valid=lambda value: isinstance(value, list) and all(is_record(record, RECORD_FIELDS) for record in value),
     )
+    if any(record.pop(CHECKSUM, None) != json_hash(record) for record in records):
+        raise UserError(f"{path} is damaged: a record does not match its checksum; {hint}")
     if any(record.get("settings", "") != settings_hash for record in records):
         raise UserError(f"{path} has results of a run with other settings; {hint}")
     return records

@@ -11,16 +11,17 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from condenset.data.duplicates import warn_about_shared_images
 from condenset.data.image_data import Splits
 from condenset.data.loading import load_splits
-from condenset.data.opening import absolute_dataset_path
+from condenset.data.opening import absolute_dataset_path, is_known_name
 from condenset.data.options import LoadOptions
 from condenset.engine.device import ComputeDevice
 from condenset.engine.threads import use_threads
 from condenset.errors import UserError
 from condenset.io.user_directories import absolute_path
 from condenset.pipeline.config import plan_to_toml, read_plan
-from condenset.pipeline.datasets import make_origin, reload_data, relocate, resolve_load_options
+from condenset.pipeline.datasets import reload_data, relocate, resolve_load_options
 from condenset.pipeline.execute import execute_plan
 from condenset.pipeline.plan import Plan, check_plan, make_plan
 from condenset.pipeline.request import RunRequest
@@ -77,7 +78,7 @@ def start_run(
     """
     plan, splits = plan_run(request, out=out, overwrite=overwrite, **arguments)
     with claim_run_directory(out, default_run_directory(splits.train.name), overwrite=overwrite) as directory:
-        return _execute(plan, splits, create_run(directory, RECIPE, plan_to_toml(plan)), session, make_origin(plan))
+        return _execute(plan, splits, create_run(directory, RECIPE, plan_to_toml(plan)), session)
 
 
 def plan_run(
@@ -111,6 +112,8 @@ def plan_run(
     )
     if request.evaluate:
         settings["test_fingerprint"] = splits.require_test().fingerprint
+        if not is_known_name(settings["dataset"], settings["data_dir"]):
+            warn_about_shared_images(splits)
     return make_plan(splits.train, request, base, **settings), splits
 
 
@@ -136,7 +139,7 @@ def resume_run(
         moved = relocate(plan, directory, moved_to, test_moved_to)
         splits = reload_data(plan, moved, directory)
         check_plan(plan, splits.train)
-        return _execute(plan, splits, identity, session, make_origin(moved))
+        return _execute(plan, splits, identity, session)
 
 
 def _resolve_settings(base: Plan | None, dataset: str | None, settings: dict[str, Any]) -> dict[str, Any]:
@@ -171,9 +174,7 @@ def _absolute_data_dir(settings: dict[str, Any]) -> dict[str, Any]:
     return settings if data_dir is None else settings | {"data_dir": absolute_path(data_dir)}
 
 
-def _execute(
-    plan: Plan, splits: Splits, identity: RunIdentity, session: RunSession, origin: Mapping[str, Any]
-) -> RunResult:
+def _execute(plan: Plan, splits: Splits, identity: RunIdentity, session: RunSession) -> RunResult:
     """Execute a plan in the directory of a run, with the number of CPU threads that the run began with."""
     directory, compute = identity.directory, ComputeDevice.select(plan.device, plan.precision)
     run = RunContext(
@@ -181,7 +182,6 @@ def _execute(
         compute=compute,
         directory=directory,
         identity=identity,
-        origin=origin,
         memory_limit=plan.memory_limit,
     )
     with use_threads(compute.threads and plan.threads), session(plan, splits, run):

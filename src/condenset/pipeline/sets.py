@@ -7,12 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.ipc import format_ipc
-from condenset.errors import UserError
+from condenset.errors import UserError, format_names
 from condenset.pipeline.config import read_plan
 from condenset.runs.directory import is_run_directory
 
+MAX_CLASS_NAMES = 5  # in set_summary
 SUMMARY_FIELDS = ("dataset", "source", "method", "seed", "seconds", "hardware", "version")  # provenance in set_summary
 
 
@@ -90,6 +93,8 @@ def set_summary(condensed: CondensedSet) -> dict[str, Any]:
     shape = "x".join(map(str, images.shape[1:]))
     summary = {
         "images": f"{len(condensed)} of {shape}, {condensed.num_classes} classes",
+        "per class": _describe_counts(condensed),
+        "classes": format_names(condensed.class_names, MAX_CLASS_NAMES),
         "labels": _label_kind(condensed),
         "pixels": f"{images.min():.3g} to {images.max():.3g} (0 to 1 nominal)",
     }
@@ -102,6 +107,13 @@ def set_summary(condensed: CondensedSet) -> dict[str, Any]:
         **{name: provenance[name] for name in SUMMARY_FIELDS if provenance.get(name, "") != ""},
         "recipe": ", ".join(f"{name}={value}" for name, value in recipe.items()),
     }
+
+
+def _describe_counts(condensed: CondensedSet) -> str:
+    """Return the number of images per class; with soft labels, that of the recipe."""
+    if condensed.labels.ndim == 1:
+        return format_ipc(torch.bincount(condensed.labels, minlength=condensed.num_classes).tolist())
+    return format_ipc(condensed.provenance.get("recipe", {}).get("ipc", "-"))
 
 
 def _label_kind(condensed: CondensedSet) -> str:

@@ -40,7 +40,6 @@ class RunContext:
         directory: Where checkpoints and events are written. None: nothing is written.
         identity: The identity of the run directory, which is verified before each write. None: not verified.
         shared_directory: The directory of an experiment, whose parts share reference networks.
-        origin: Where the images come from, for the provenance of sets: dataset, data directory and load options.
         job: The name of the current job. A checkpoint of another job is ignored.
         recipe: The full recipe of the current job. A checkpoint of another recipe is an error.
         progress: The progress display.
@@ -61,7 +60,6 @@ class RunContext:
     directory: Path | None = None
     identity: RunIdentity | None = None
     shared_directory: Path | None = None
-    origin: Mapping[str, Any] = field(default_factory=dict)
     job: str = ""
     recipe: Mapping[str, Any] = field(default_factory=dict)
     progress: NullProgress = field(default_factory=NullProgress)

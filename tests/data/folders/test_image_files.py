@@ -106,6 +106,24 @@ def test_unreadable_files_are_left_out_on_request(tmp_path: Path, user_error: Ex
         from_folder(tmp_path, skip_bad=True, size=8)
 
 
+def test_leaving_out_every_file_is_no_advice(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "0.jpg").write_text("no image")
+    for skip_bad in (False, True):
+        with pytest.raises(UserError, match=r"0.jpg is not a readable image") as caught:
+            from_folder(tmp_path, skip_bad=skip_bad)
+        assert "skip_bad" not in str(caught.value)
+
+
+def test_git_lfs_pointers_are_recognised(tmp_path: Path) -> None:
+    save_image(tmp_path / "a" / "0.png")
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "0.png").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 3\n")
+    with pytest.raises(UserError, match=r"b/0.png is a Git LFS pointer, not an image: run 'git lfs pull'$"):
+        from_folder(tmp_path)
+
+
 def test_skip_bad_does_not_hide_wrong_options(tmp_path: Path, user_error: ExpectUserError) -> None:
     for name in "ab":
         (tmp_path / name).mkdir()

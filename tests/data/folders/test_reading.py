@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from condenset.data import from_folder, load
+from condenset.data import check_dataset, from_folder, load
 from condenset.data.folders.image_decoding import FORMATS
 from condenset.data.folders.layouts import EXTENSIONS
 from helpers.data_files import ExpectUserError, make_classes, save_image
@@ -63,7 +63,45 @@ def test_val_is_used_if_test_has_no_labels(tmp_path: Path) -> None:
     make_classes(tmp_path / "train", "ab")
     make_classes(tmp_path / "val", "ab", count=2)
     save_image(tmp_path / "test" / "0.png")
-    assert load(tmp_path).test.class_counts == (2, 2)
+    with pytest.warns(UserWarning, match="'test' has no class folders and is not used"):
+        assert load(tmp_path).test.class_counts == (2, 2)
+
+
+def test_a_test_folder_of_loose_images_is_not_used(tmp_path: Path) -> None:
+    make_classes(tmp_path / "training", "ab", count=3)
+    save_image(tmp_path / "test" / "0.png")
+    with pytest.warns(UserWarning, match="'test' has no class folders and is not used"):
+        assert load(tmp_path).test is None
+
+
+def test_a_test_folder_among_classes_is_read_as_a_class(tmp_path: Path) -> None:
+    for name in ("bus", "car", "test"):
+        make_classes(tmp_path, [name], count=2)
+    with pytest.warns(UserWarning, match="the folder 'test' is read as a class"):
+        assert load(tmp_path).train.class_names == ("bus", "car", "test")
+
+
+def test_folders_of_archivers_and_hidden_folders_are_ignored(tmp_path: Path, user_error: ExpectUserError) -> None:
+    for name in ("__MACOSX", "__pycache__", ".cache", "a/__MACOSX", "a/.thumbnails"):
+        save_image(tmp_path / "photos" / name / "0.png")
+    make_classes(tmp_path / "photos", "ab", count=2)
+    assert load(tmp_path / "photos").train.class_counts == (2, 2)
+    assert load(tmp_path / "photos", nested=True).train.class_names == ("a", "b")
+    ignored = {".cache", "__MACOSX", "__pycache__", "a/.thumbnails", "a/__MACOSX"}
+    assert set(check_dataset(tmp_path / "photos", verbose=False).ignored_folders) == ignored
+    save_image(tmp_path / "__MACOSX" / "0.png")
+    with user_error(f"use {tmp_path / 'photos'} instead"):
+        load(tmp_path)
+
+
+def test_jfif_is_jpeg_and_other_formats_are_left_out(tmp_path: Path) -> None:
+    make_classes(tmp_path, "ab", count=2)
+    save_image(tmp_path / "a" / "2.jfif", format="JPEG")
+    for name in ("3.heic", "4.HEIC", "5.avif"):
+        (tmp_path / "b" / name).write_bytes(b"")
+    for nested in (False, True):
+        with pytest.warns(UserWarning, match=r"3 image files left out, because .avif, .heic cannot be read"):
+            assert load(tmp_path, nested=nested).train.class_counts == (3, 2)
 
 
 @pytest.mark.parametrize("inside", ["", "train"])

@@ -17,6 +17,7 @@ from condenset.io.files import open_file
 # Pillow detects the format from the content, not the name. This list prevents a .jpg that contains PostScript from
 # reaching an interpreter.
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
+GIT_LFS_POINTER = b"version https://git-lfs"  # the beginning of a text file in place of the image
 MAX_IMAGE_BYTES = 1 << 30  # of a file; Pillow limits the pixels to 89 million
 GREY_MODES = ("1", "L", "LA", "I", "I;16", "I;16L", "I;16B", "I;16N")
 ALPHA_MODES = ("LA", "PA", "RGBA", "RGBa")
@@ -33,6 +34,10 @@ TRANSPOSITIONS = {  # by the value of the EXIF tag Orientation
 
 class UnreadableImageError(UserError):
     """A file is not an image, or a damaged one. `skip_bad` leaves such files out."""
+
+
+class GitLfsPointerError(UnreadableImageError):
+    """A file is a Git LFS pointer: the image has not been downloaded."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +123,14 @@ def open_image(path: str) -> Iterator[Image.Image]:
             file = stack.enter_context(open_file(path, MAX_IMAGE_BYTES))
         except UserError as error:
             raise UnreadableImageError(str(error)) from None
-        yield stack.enter_context(Image.open(file, formats=FORMATS))
+        try:
+            image = Image.open(file, formats=FORMATS)
+        except UnidentifiedImageError:
+            file.seek(0)
+            if file.read(len(GIT_LFS_POINTER)) == GIT_LFS_POINTER:
+                raise GitLfsPointerError(f"{path} is a Git LFS pointer, not an image: run 'git lfs pull'") from None
+            raise
+        yield stack.enter_context(image)
 
 
 def to_user_error(name: str, error: Exception) -> UserError:

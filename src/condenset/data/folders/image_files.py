@@ -16,9 +16,10 @@ import numpy as np
 from joblib import Parallel, cpu_count, delayed
 from PIL import Image
 
-from condenset.data.file_scan import FileScan
+from condenset.data.file_scan import DatasetWarning, FileScan
 from condenset.data.folders.image_decoding import (
     GREY_MODES,
+    GitLfsPointerError,
     TargetShape,
     UnreadableImageError,
     check_source_size,
@@ -41,7 +42,7 @@ MAX_GROUP = 64  # files that a worker reads at a time
 MAX_WORKERS = 16
 
 
-class UnreadableFilesWarning(UserWarning):
+class UnreadableFilesWarning(DatasetWarning):
     """Image files are left out because they cannot be read."""
 
 
@@ -76,7 +77,7 @@ def scan_files(
     with filter_pillow_warnings():
         headers, errors = _read_headers(paths, use_exif=target is None or target.use_exif)
         if not headers or not options.skip_bad:
-            _raise_first(errors)
+            _raise_first(errors, all_failed=not headers)
         target = target or _detect_target_shape(headers, options)
         if options.skip_bad:
             errors |= _find_undecodable(list(headers), target)
@@ -165,15 +166,20 @@ def list_reasons(unreadable: Mapping[str, str]) -> str:
     return "\n".join([*unreadable.values()][:MAX_REASONS] + ["…"] * (len(unreadable) > MAX_REASONS))
 
 
-def _raise_first(errors: Mapping[str, UserError]) -> None:
-    """Raise the error of the first file, if there is one, name further files and how to leave them out."""
+def _raise_first(errors: Mapping[str, UserError], *, all_failed: bool) -> None:
+    """Raise the error of the first file, if there is one, name further files and how to leave them out.
+
+    Args:
+        errors: The error of each file that failed.
+        all_failed: No file is left, so that leaving out files does not help.
+    """
     if not errors:
         return
     first, *other_paths = errors
     more = f" (and {len(other_paths)} more: {format_names(other_paths, MAX_NAMED_FILES)})" if other_paths else ""
-    is_unreadable = isinstance(errors[first], UnreadableImageError)
+    is_damaged = isinstance(errors[first], UnreadableImageError) and not isinstance(errors[first], GitLfsPointerError)
     hint = f"; leave out unreadable files with {option('skip_bad', True)}"
-    hint = hint if is_unreadable and has_option("skip_bad") else ""
+    hint = hint if is_damaged and not all_failed and has_option("skip_bad") else ""
     raise type(errors[first])(f"{errors[first]}{more}{hint}")
 
 
@@ -208,7 +214,8 @@ def decode_images(paths: Sequence[str], target: TargetShape, out: Pixels, *, use
             decode, pixels = _decode_group_in_process, shared
         starts = range(0, len(paths), group_size)
         tasks = (delayed(decode)(paths[start : start + group_size], target, pixels, start) for start in starts)
-        _raise_first({path: error for errors in workers(tasks) for path, error in errors.items()})
+        errors = {path: error for group in workers(tasks) for path, error in group.items()}
+        _raise_first(errors, all_failed=len(errors) == len(paths))
         if shared is not None:
             out[...] = shared
 

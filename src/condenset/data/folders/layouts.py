@@ -8,10 +8,14 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from condenset.data.class_names import sort_names
+from condenset.data.file_scan import DatasetWarning
 from condenset.errors import UserError, by_interface, format_names, has_option, option
 from condenset.io.directories import wrap_os_errors
 
-EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".pbm", ".pnm")
+JPEG_EXTENSIONS = (".jpg", ".jpeg", ".jfif")
+EXTENSIONS = (*JPEG_EXTENSIONS, ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".pbm", ".pnm")
+OTHER_EXTENSIONS = (".heic", ".heif", ".avif", ".jp2", ".jxl", ".svg", ".psd", ".dng", ".cr2", ".nef", ".arw", ".dcm")
+IGNORED_FOLDERS = ("__MACOSX", "__pycache__")  # besides hidden ones
 TRAIN_FOLDERS = ("train", "training")
 TEST_FOLDERS = ("test", "testing", "val", "valid", "validation")  # the first that exists is used
 SPLIT_NAMES = {"eval", *TRAIN_FOLDERS, *TEST_FOLDERS}
@@ -24,7 +28,8 @@ def find_split_folders(root: Path, *, nested: bool = False) -> tuple[Path, Path 
     """Return the folder of the training classes, and that of the test classes or None.
 
     A split is a folder with one of the names of `TRAIN_FOLDERS` and `TEST_FOLDERS`, in any case, that contains folders:
-    a test folder without labels is not used. Without a training split, ROOT itself contains the classes.
+    a test folder without labels is not used, with a warning. Without a training split, ROOT itself contains the
+    classes.
 
     Raises:
         UserError: There are several training folders, or folders that are neither splits nor classes.
@@ -35,6 +40,9 @@ def find_split_folders(root: Path, *, nested: bool = False) -> tuple[Path, Path 
         return root, None
     if len(trains) > 1:
         raise layout_error(root, f"has several training splits, {' and '.join(trains)}: rename or remove one")
+    for name in names:
+        if name.lower() in TEST_FOLDERS and not list_subfolders(root / name):
+            warnings.warn(f"{root}: {name!r} has no class folders and is not used", DatasetWarning, stacklevel=2)
     if tests:
         same_name = [name for name in tests if name.lower() == tests[0].lower()]
         if len(same_name) > 1:
@@ -71,7 +79,13 @@ def list_classes(folder: Path, *, nested: bool = False) -> dict[str, list[str]]:
     if nested:
         return _list_nested_classes(folder)
     _check_level(folder, names)
-    classes = {name: find_images(str(folder / name)) for name in sort_names(names)}
+    for name in names:
+        if name.lower() in SPLIT_NAMES - {*TRAIN_FOLDERS}:  # trains are a common class
+            message = f"the folder {name!r} is read as a class: move it elsewhere if it is not one"
+            warnings.warn(f"{folder}: {message}", DatasetWarning, stacklevel=2)
+    files = {name: find_images(str(folder / name)) for name in sort_names(names)}
+    _warn_about_other_formats(folder, [path for _, others in files.values() for path in others])
+    classes = {name: paths for name, (paths, _) in files.items()}
     for name, paths in classes.items():
         if not paths:
             raise UserError(f"{folder} has an empty class: no image in {name!r}")
@@ -110,7 +124,9 @@ def _nested_hint() -> str:
 
 def _list_nested_classes(folder: Path) -> dict[str, list[str]]:
     classes: dict[str, list[str]] = {}
-    for path in find_images(str(folder)):
+    images, others = find_images(str(folder))
+    _warn_about_other_formats(folder, others)
+    for path in images:
         if (parent := os.path.dirname(path)) != str(folder):
             classes.setdefault(os.path.relpath(parent, folder).replace(os.sep, "/"), []).append(path)
     if not classes:
@@ -127,34 +143,50 @@ def _warn_about_repeated_names(folder: Path, names: Iterable[str]) -> None:
     repeated = [same for same in paths.values() if len(same) > 1]
     if len(repeated) > 1:  # one name alone, such as a/images and b/images, is common
         rule = "folders of the same name in different folders are different classes"
-        warnings.warn(f"{folder}: {rule}: {format_names(repeated[0], 3)}", stacklevel=2)
+        warnings.warn(f"{folder}: {rule}: {format_names(repeated[0], 3)}", DatasetWarning, stacklevel=2)
+
+
+def _warn_about_other_formats(folder: Path, paths: Sequence[str]) -> None:
+    if paths:
+        suffixes = ", ".join(sorted({os.path.splitext(path)[1].lower() for path in paths}))
+        count = f"{len(paths):,} image file{'s' * (len(paths) != 1)} left out"
+        message = f"{folder}: {count}, because {suffixes} cannot be read: convert to JPEG or PNG"
+        warnings.warn(message, DatasetWarning, stacklevel=3)
 
 
 def list_subfolders(folder: Path) -> list[str]:
-    """Return the names of the visible folders in a folder, sorted."""
+    """Return the names of the folders in a folder, sorted, without hidden ones and `IGNORED_FOLDERS`."""
     with wrap_os_errors(folder, "read"), os.scandir(folder) as entries:
-        return sorted(entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir())
+        return sorted(entry.name for entry in entries if not _is_ignored(entry.name) and entry.is_dir())
 
 
-def find_images(folder: str) -> list[str]:
-    """Return the image files in a folder and its subfolders, sorted; hidden files and other types are ignored.
+def _is_ignored(name: str) -> bool:
+    return name.startswith(".") or name in IGNORED_FOLDERS
 
-    Links to folders are not followed, because they can form a loop. A warning names the first.
+
+def find_images(folder: str) -> tuple[list[str], list[str]]:
+    """Return the image files in a folder and its subfolders, and those of formats that cannot be read, both sorted.
+
+    Hidden files and other types are ignored. Links to folders are not followed, because they can form a loop. A warning
+    names the first.
     """
-    paths, folders, links = [], [folder], list[str]()
+    paths, others, folders, links = list[str](), list[str](), [folder], list[str]()
     while folders:
         current = folders.pop()
         with wrap_os_errors(current, "read"), os.scandir(current) as scanned:
-            entries = [entry for entry in scanned if not entry.name.startswith(".")]
+            entries = [entry for entry in scanned if not _is_ignored(entry.name)]
         folders += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
         for entry in entries:
             if entry.name.lower().endswith(EXTENSIONS) and not entry.is_dir(follow_symlinks=False):
                 paths.append(entry.path)
+            elif entry.name.lower().endswith(OTHER_EXTENSIONS) and not entry.is_dir(follow_symlinks=False):
+                others.append(entry.path)
             elif entry.is_symlink() and entry.is_dir():
                 links.append(entry.path)
     if links:
-        warnings.warn(f"links to folders are not followed: {format_names(sorted(links), 3)}", stacklevel=2)
-    return sorted(paths)
+        names = format_names(sorted(links), 3)
+        warnings.warn(f"links to folders are not followed: {names}", DatasetWarning, stacklevel=2)
+    return sorted(paths), sorted(others)
 
 
 def _check_level(folder: Path, names: Sequence[str]) -> None:

@@ -30,7 +30,7 @@ from condenset.data.lazy import (
 from condenset.data.options import FILE_OPTIONS, ImageKeywords, LoadOptions
 from condenset.engine.defaults import torch_defaults
 from condenset.errors import UserError, check_path
-from condenset.io.user_directories import expand_user
+from condenset.io.user_directories import absolute_path, expand_user
 
 MIN_FILES_FOR_PROCESSES = 20_000  # for fewer files, starting processes takes longer than they save
 
@@ -115,9 +115,10 @@ def from_folder(
     split = files.to_split(target)
     name = name or folder.resolve().name
     images = read_into_memory(split, f"reading {name}", verbose=verbose)
-    return make_image_data(
+    data = make_image_data(
         images, split.labels, files.class_names, mean, std, name=name, source=str(folder), allow_hflip=allow_hflip
     )
+    return dataclasses.replace(data, origin={"dataset": absolute_path(folder), **load_options.changed_fields()})
 
 
 def _check_one_split(folder: Path, options: LoadOptions) -> None:
@@ -140,7 +141,7 @@ def read_folder(root: Path, options: LoadOptions) -> LazyDataset:
         test, source = None, str(train_folder)
     else:
         test = list_class_files(test_folder, nested=options.nested)
-        source = f"{root} ({train_folder.name}, {test_folder.name})"
+        source = f"{root} (train: {train_folder.name}, test: {test_folder.name})"
     return dataclasses.replace(make_folder_dataset(train, test, source, options), used_options=FILE_OPTIONS)
 
 
