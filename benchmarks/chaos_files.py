@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import safetensors.numpy
 
-VARYING_FIELDS = {"condense_seconds", "evaluate_seconds", "seconds", "peak_memory_bytes", "train_seconds"}
+VARYING_FIELDS = {"condense_seconds", "evaluate_seconds", "seconds", "peak_memory_bytes", "train_seconds", "checksum"}
 
 
 def write_data(root: Path) -> None:
