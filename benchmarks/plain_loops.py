@@ -22,15 +22,15 @@ class PlainMatching:
     Args:
         data: The real images.
         images: Synthetic images by class; the loop learns copies of them.
-        operations: Augmentations.
+        stages: Stages of the augmentation.
         key: Key of the augmentation's random numbers.
         lr: Learning rate of the images.
     """
 
     def __init__(
-        self, data: ImageData, images: list[Tensor], operations: tuple[str, ...], key: Tensor, *, lr: float
+        self, data: ImageData, images: list[Tensor], stages: augment.Stages, key: Tensor, *, lr: float
     ) -> None:
-        self.data, self.operations, self.key, self.device = data, operations, key, images[0].device
+        self.data, self.stages, self.key, self.device = data, stages, key, images[0].device
         self.images = [class_images.clone().requires_grad_() for class_images in images]
         self.optimizer = torch.optim.SGD(self.images, lr=lr, momentum=0.5)
         self.real_images = [data.images[data.labels == label].to(self.device) for label in range(data.num_classes)]
@@ -51,7 +51,7 @@ class PlainMatching:
         """Return the augmentation that real and synthetic images of a class share in this step."""
         row = torch.tensor([label], device=self.device)
         uniform = rng.uniform(self.key, self.step_number, row, augment.NUM_UNIFORMS)
-        return augment.sample_transform(uniform, self.operations, self.data.size)
+        return augment.sample_transform(uniform, self.stages, self.data.size)
 
     def update(self, loss: Tensor) -> None:
         """Update the synthetic images."""
@@ -66,7 +66,7 @@ class PlainDistributionMatching(PlainMatching):
 
     def __init__(self, problem: DistributionMatching, data: ImageData) -> None:
         images = list(problem.sets.images_KICHW)
-        super().__init__(data, images, problem.operations, problem.augment_key, lr=1.0)
+        super().__init__(data, images, problem.stages, problem.augment_key, lr=1.0)
         self.recipe = problem.recipe
 
     def step(self) -> None:
@@ -90,7 +90,7 @@ class PlainGradientMatching(PlainMatching):
 
     def __init__(self, problem: GradientMatching, data: ImageData) -> None:
         images = list(problem.images_NCHW.unflatten(0, (data.num_classes, -1)))
-        super().__init__(data, images, problem.operations, problem.keys["augment"], lr=0.1)
+        super().__init__(data, images, problem.stages, problem.keys["augment"], lr=0.1)
         self.recipe, self.labels, self.training_key = (
             problem.recipe,
             problem.trainer.data.labels,
@@ -123,7 +123,7 @@ class PlainGradientMatching(PlainMatching):
             for index in torch.randperm(len(images), device=self.device).split(256):
                 rows = torch.arange(len(index), device=self.device)
                 uniform = rng.uniform(self.training_key, self.step_number, rows, augment.NUM_UNIFORMS)
-                transform = augment.sample_transform(uniform, self.operations, self.data.size, shared=True)
+                transform = augment.sample_transform(uniform, self.stages, self.data.size, shared=True)
                 batch = augment.apply(transform, images[index][:, None])[:, 0]
                 self.network_optimizer.zero_grad()
                 F.cross_entropy(self.network(batch), self.labels[index]).backward()
@@ -135,7 +135,7 @@ def make_plain_epoch(data: DeviceDataset, protocol: Protocol, compute: ComputeDe
     shape = {"channels": data.channels, "size": data.size, "num_classes": data.num_classes}
     network = networks.build(protocol.network, **shape).to(compute.device).train()
     sgd = torch.optim.SGD(network.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4)
-    operations, key = augment.parse_strategy(protocol.augment), rng.make_key(0, "plain", device=compute.device)
+    stages, key = augment.parse_strategy(protocol.augment), rng.make_key(0, "plain", device=compute.device)
     step = 0
 
     def train_epoch() -> None:
@@ -143,7 +143,7 @@ def make_plain_epoch(data: DeviceDataset, protocol: Protocol, compute: ComputeDe
         for index in torch.randperm(len(data), device=compute.device).split(protocol.batch_size):
             rows = torch.arange(len(index), device=compute.device)
             uniform = rng.uniform(key, step, rows, augment.NUM_UNIFORMS)
-            transform = augment.sample_transform(uniform, operations, data.size, shared=True)
+            transform = augment.sample_transform(uniform, stages, data.size, shared=True)
             images = augment.apply(transform, data.images(index)[:, None])[:, 0]
             sgd.zero_grad()
             F.cross_entropy(network(images), data.labels[index]).backward()

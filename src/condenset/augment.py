@@ -1,9 +1,10 @@
 """Differentiable Siamese augmentation (Zhao and Bilen, ICML 2021), with one set of parameters per group of images.
 
-Each group uses one operation. Crop, flip, scale and rotate are affine warps, color is a map of pixel values, cutout is
-a mask. Operations that a group does not use have neutral parameters, so all groups are computed in one pass. To augment
-two batches in the same way, apply the same `Transform` to both. When images are learned, a group is a class: its real
-and synthetic images share one transform.
+A strategy has stages, and each group uses one operation of every stage: "crop_flip" has one stage and uses crop or
+flip, "color+crop" has two stages and uses both. Crop, flip, scale and rotate are affine warps, color is a map of pixel
+values, cutout is a mask. Operations that a group does not use have neutral parameters, so all groups are computed in
+one pass: warp, color, mask. To augment two batches in the same way, apply the same `Transform` to both. When images are
+learned, a group is a class: its real and synthetic images share one transform.
 Shapes: G groups of N images, U uniform numbers.
 """
 
@@ -24,12 +25,17 @@ from condenset.kernels import augment as augment_kernel
 
 OPERATIONS = ("color", "crop", "cutout", "flip", "scale", "rotate")
 DEFAULT_STRATEGY = "color_crop_cutout_flip_scale_rotate"
-NUM_UNIFORMS = 12  # per group: 1 for the choice, then color 3, crop 2, cutout 2, flip 1, scale 2, rotate 1
+STACKED_STRATEGY = "color+crop+cutout"
+NUM_UNIFORMS = 14  # per group: 1 choice, then color 3, crop 2, cutout 2, flip 1, scale 2, rotate 1, then 2 choices
+CHOICE_COLUMNS = (0, 12, 13)  # of the stages with several operations; there are at most three
 
 CROP_SHARE, CUTOUT_SHARE, MAX_SCALE, MAX_DEGREES = 0.125, 0.5, 1.2, 15.0
 T = TypeVar("T")
 
 ROTATION = re.compile("rotate([0-9]{1,9})")  # a rotation with its maximum angle
+
+
+Stages = tuple[tuple[str, ...], ...]  # one operation of every stage is used
 
 
 class Transform(NamedTuple):
@@ -40,35 +46,43 @@ class Transform(NamedTuple):
     mask_GHW: Tensor  # 0 where cutout erases, 1 elsewhere
 
 
-def parse_strategy(strategy: str, *, allow_hflip: bool = True) -> tuple[str, ...]:
-    """Return the operations of a strategy such as "color_crop".
+def parse_strategy(strategy: str, *, allow_hflip: bool = True) -> Stages:
+    """Return the stages of a strategy, such as (("color",), ("crop", "flip")) for "color+crop_flip".
 
     Args:
-        strategy: Operations joined by underscores, or "none". A rotation may include its maximum angle in degrees, such
-            as rotate180 for images without an upright orientation.
+        strategy: Stages joined by plus signs, or "none". A stage is a choice of operations joined by underscores. A
+            rotation may include its maximum angle in degrees, such as rotate180 for images without an upright
+            orientation.
         allow_hflip: False removes flip.
 
     Raises:
         UserError: An operation is unknown or repeated, or an angle is invalid.
     """
-    names = [] if strategy in ("none", "") else strategy.split("_")
+    stages = [] if strategy in ("none", "") else [stage.split("_") for stage in strategy.split("+")]
+    names = [name for stage in stages for name in stage]
     for name in names:
         check(name != "none", "an augmentation must be either none or operations", strategy)
         check_choice("augmentation", operation_kind(name), ("none", *OPERATIONS))
-        check(0 < max_degrees((name,)) <= 180, "a rotation must be by 1 to 180 degrees", name)
+        check(0 < max_degrees(((name,),)) <= 180, "a rotation must be by 1 to 180 degrees", name)
     kinds = set(map(operation_kind, names))
     check(len(kinds) == len(names), "an augmentation must name each operation once", strategy)
-    return tuple(name for name in names if allow_hflip or name != "flip")
+    allowed = [tuple(name for name in stage if allow_hflip or name != "flip") for stage in stages]
+    return tuple(stage for stage in allowed if stage)
+
+
+def format_strategy(stages: Stages) -> str:
+    """Return the strategy that has these stages."""
+    return "+".join("_".join(stage) for stage in stages) or "none"
 
 
 def remove_unused_flip(config: T, *, allow_hflip: bool) -> T:
     """Return a recipe or protocol without flip if the data do not allow it: records state what is applied."""
     settings: Any = config
     strategy = getattr(settings, "augment", "none")
-    operations = parse_strategy(strategy, allow_hflip=allow_hflip)
-    if operations == parse_strategy(strategy):
+    stages = parse_strategy(strategy, allow_hflip=allow_hflip)
+    if stages == parse_strategy(strategy):
         return config
-    applied: T = dataclasses.replace(settings, augment="_".join(operations) or "none")
+    applied: T = dataclasses.replace(settings, augment=format_strategy(stages))
     return applied
 
 
@@ -77,26 +91,44 @@ def operation_kind(operation: str) -> str:
     return "rotate" if ROTATION.fullmatch(operation) else operation
 
 
-def max_degrees(operations: tuple[str, ...]) -> float:
-    """Return the maximum angle of the rotation among these operations, in degrees."""
-    angles = [float(match[1]) for name in operations if (match := ROTATION.fullmatch(name))]
+def max_degrees(stages: Stages) -> float:
+    """Return the maximum angle of the rotation in these stages, in degrees."""
+    angles = [float(match[1]) for stage in stages for name in stage if (match := ROTATION.fullmatch(name))]
     return angles[0] if angles else MAX_DEGREES
 
 
-def sample_transform(uniform_GU: Tensor, operations: tuple[str, ...], size: int, *, shared: bool = False) -> Transform:
+class OperationChoice(NamedTuple):
+    """When a group uses an operation: if `floor(uniform * count)` is `position`, with the uniform number at `column`."""
+
+    column: int
+    count: int
+    position: int
+
+
+def _operation_choices(stages: Stages) -> dict[str, OperationChoice]:
+    """Return when a group uses each operation of a strategy. An operation that is alone in its stage is always used."""
+    choices, columns = {}, iter(CHOICE_COLUMNS)
+    for stage in stages:
+        column = next(columns) if len(stage) > 1 else CHOICE_COLUMNS[0]
+        for position, name in enumerate(stage):
+            choices[operation_kind(name)] = OperationChoice(column, len(stage), position)
+    return choices
+
+
+def sample_transform(uniform_GU: Tensor, stages: Stages, size: int, *, shared: bool = False) -> Transform:
     """Return the transform of each group, as a function of NUM_UNIFORMS uniform numbers per group.
 
     Args:
         uniform_GU: Uniform numbers in [0, 1).
-        operations: The operations to choose from.
+        stages: The stages of the strategy.
         size: The image size.
-        shared: Use the operation of the first group for all groups. The parameters still differ.
+        shared: Use the operations of the first group for all groups. The parameters still differ.
     """
-    kinds, max_angle = tuple(map(operation_kind, operations)), math.radians(max_degrees(operations))
+    choices, max_angle = _operation_choices(stages), math.radians(max_degrees(stages))
     if kernels.available(uniform_GU):
         parameters = augment_kernel.sample_transform(
             uniform_GU,
-            tuple(OPERATIONS.index(name) for name in kinds),
+            {OPERATIONS.index(name): choice for name, choice in choices.items()},
             size,
             shared=shared,
             max_shift=max_crop_shift(size),
@@ -105,11 +137,11 @@ def sample_transform(uniform_GU: Tensor, operations: tuple[str, ...], size: int,
             max_angle=max_angle,
         )
         return Transform(*parameters)
-    choice = (uniform_GU[:1, 0].expand(len(uniform_GU)) if shared else uniform_GU[:, 0]) * len(kinds)
-    index_G = choice.long().clamp(max=len(kinds) - 1)
-    never_G = torch.zeros_like(index_G, dtype=torch.bool)
-    on = {name: index_G == kinds.index(name) if name in kinds else never_G for name in OPERATIONS}
-    u = dict(zip(OPERATIONS, uniform_GU[:, 1:].split((3, 2, 2, 1, 2, 1), dim=1), strict=True))
+    chooser_GU = uniform_GU[:1].expand_as(uniform_GU) if shared else uniform_GU
+    on = {name: torch.zeros(len(uniform_GU), dtype=torch.bool, device=uniform_GU.device) for name in OPERATIONS}
+    for name, (column, count, position) in choices.items():
+        on[name] = (chooser_GU[:, column] * count).long().clamp(max=count - 1) == position
+    u = dict(zip(OPERATIONS, uniform_GU[:, 1:12].split((3, 2, 2, 1, 2, 1), dim=1), strict=True))
     theta_G23 = _affine_matrices(on, u, size, max_angle)
     return Transform(theta_G23, _color_factors(on["color"], u["color"]), _cutout_mask(on["cutout"], u["cutout"], size))
 
@@ -165,8 +197,9 @@ def _affine_matrices(on: dict[str, Tensor], u: dict[str, Tensor], size: int, max
     factor_G2 = torch.where(on["scale"][:, None], 1 / MAX_SCALE + u["scale"] * (MAX_SCALE - 1 / MAX_SCALE), 1.0)
     angle_G = (2 * u["rotate"][:, 0] - 1) * max_angle * on["rotate"]
     cos, sin = torch.cos(angle_G), torch.sin(angle_G)
-    row_x = torch.stack((cos * factor_G2[:, 0] * mirror_G, -sin, shift_G2[:, 0]), dim=1)
-    row_y = torch.stack((sin, cos * factor_G2[:, 1], shift_G2[:, 1]), dim=1)
+    factor_x, factor_y = factor_G2[:, 0] * mirror_G, factor_G2[:, 1]  # scale and mirror first, then rotate and shift
+    row_x = torch.stack((cos * factor_x, -sin * factor_y, shift_G2[:, 0]), dim=1)
+    row_y = torch.stack((sin * factor_x, cos * factor_y, shift_G2[:, 1]), dim=1)
     return torch.stack((row_x, row_y), dim=1)
 
 

@@ -28,8 +28,8 @@ def make_set(*, allow_hflip: bool = True, channels: int = 3) -> cs.CondensedSet:
 def reference_augmentation(condensed: cs.CondensedSet, strategy: str, seed: int) -> Tensor:
     """Augment the normalised images as `Trainer` does: one operation per batch, parameters per image."""
     uniforms = torch.rand(len(condensed), NUM_UNIFORMS, generator=torch.Generator().manual_seed(seed))
-    operations = augment.parse_strategy(strategy, allow_hflip=condensed.allow_hflip)
-    transform = augment.sample_transform(uniforms, operations, condensed.images.shape[-1], shared=True)
+    stages = augment.parse_strategy(strategy, allow_hflip=condensed.allow_hflip)
+    transform = augment.sample_transform(uniforms, stages, condensed.images.shape[-1], shared=True)
     return augment.apply(transform, condensed.normalized()[:, None])[:, 0]
 
 

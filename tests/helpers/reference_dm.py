@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from condenset import ImageData
+from condenset import ImageData, augment
 
 OPERATIONS = ("color", "crop", "cutout", "flip", "scale", "rotate")
 
@@ -100,13 +100,22 @@ def _resample(image: Tensor, matrix: np.ndarray) -> Tensor:
     return out
 
 
-def augment_class(images_NCHW: Tensor, operations: tuple[str, ...], uniform_U: Tensor) -> Tensor:
-    """Apply the one operation, with the parameters, that are drawn for the class to all of its images."""
-    operation = operations[min(int(float(uniform_U[0]) * len(operations)), len(operations) - 1)]
-    number = OPERATIONS.index(operation.rstrip("0123456789"))
-    first = 1 + sum((3, 2, 2, 1, 2, 1)[:number])
-    parameters = uniform_U[first : first + (3, 2, 2, 1, 2, 1)[number]]
-    return torch.stack([augment_one(image, operation, parameters) for image in images_NCHW])
+def augment_class(images_NCHW: Tensor, stages: augment.Stages, uniform_U: Tensor) -> Tensor:
+    """Apply the operations, with the parameters, that are drawn for the class to all of its images.
+
+    Warps come before color, and color before cutout. Several warps that interpolate are not supported.
+    """
+    choices, chosen = [0, 12, 13], []
+    for stage in stages:
+        column = choices.pop(0) if len(stage) > 1 else 0
+        chosen.append(stage[min(int(float(uniform_U[column]) * len(stage)), len(stage) - 1)])
+    order = ("crop", "flip", "scale", "rotate", "color", "cutout")
+    for operation in sorted(chosen, key=lambda name: order.index(name.rstrip("0123456789"))):
+        number = OPERATIONS.index(operation.rstrip("0123456789"))
+        first = 1 + sum((3, 2, 2, 1, 2, 1)[:number])
+        parameters = uniform_U[first : first + (3, 2, 2, 1, 2, 1)[number]]
+        images_NCHW = torch.stack([augment_one(image, operation, parameters) for image in images_NCHW])
+    return images_NCHW
 
 
 def matching_loss(
@@ -114,7 +123,7 @@ def matching_loss(
     real: list[Tensor],
     synthetic: list[Tensor],
     *,
-    operations: tuple[str, ...] = (),
+    stages: augment.Stages = (),
     uniforms: Tensor | None = None,
     one_pass: bool = False,
 ) -> Tensor:
@@ -124,14 +133,14 @@ def matching_loss(
         network: The sampled network.
         real: Real images of each class.
         synthetic: Synthetic images of each class.
-        operations: Augmentations to sample from.
+        stages: Stages of the augmentation.
         uniforms: (K, U) uniform numbers that select the augmentation of each class.
         one_pass: Pass the images of all classes through the network together, as batch norm needs it.
     """
-    if operations:
+    if stages:
         assert uniforms is not None
-        real = [augment_class(images, operations, u) for images, u in zip(real, uniforms, strict=True)]
-        synthetic = [augment_class(images, operations, u) for images, u in zip(synthetic, uniforms, strict=True)]
+        real = [augment_class(images, stages, u) for images, u in zip(real, uniforms, strict=True)]
+        synthetic = [augment_class(images, stages, u) for images, u in zip(synthetic, uniforms, strict=True)]
 
     def embed(classes: list[Tensor]) -> list[Tensor]:
         if one_pass:

@@ -43,8 +43,11 @@ def test_random_words(num: int, step: int) -> None:
 def test_augmentation_and_its_gradient(channels: int, size: int, rotation: str) -> None:
     uniform_GU = rng.uniform(KEY, 1, torch.arange(12), augment.NUM_UNIFORMS)
     uniform_GU[:, 0] = (torch.arange(12) % 6 + 0.5) / 6  # every operation twice
-    transform = augment.sample_transform(uniform_GU, (*augment.OPERATIONS[:5], rotation), size)
-    images = torch.randn(12, 1, channels, size, size, requires_grad=True)
+    transform = augment.sample_transform(uniform_GU, ((*augment.OPERATIONS[:5], rotation),), size)
+    check_augmentation(transform, torch.randn(12, 1, channels, size, size, requires_grad=True))
+
+
+def check_augmentation(transform: augment.Transform, images: Tensor) -> None:
     target = torch.randn(images.shape)
     plain, fast = augment.apply(transform, images), augment_kernel.apply(transform, images, torch.float32)
     torch.testing.assert_close(fast, plain, atol=3e-5, rtol=1e-4)
@@ -53,16 +56,23 @@ def test_augmentation_and_its_gradient(channels: int, size: int, rotation: str) 
     torch.testing.assert_close(fast_grad, plain_grad, atol=3e-5, rtol=1e-4)
 
 
+def test_stacked_augmentation_and_its_gradient() -> None:
+    uniform_GU = rng.uniform(KEY, 1, torch.arange(12), augment.NUM_UNIFORMS)
+    transform = augment.sample_transform(uniform_GU, augment.parse_strategy("flip+color+crop+cutout+scale+rotate"), 9)
+    check_augmentation(transform, torch.randn(12, 1, 3, 9, 9, requires_grad=True))
+
+
 @pytest.mark.parametrize("shared", [False, True])
-@pytest.mark.parametrize("operations", [augment.OPERATIONS, ("rotate", "cutout"), ("rotate90", "crop"), ("flip",)])
+@pytest.mark.parametrize(
+    "strategy", [augment.DEFAULT_STRATEGY, "rotate_cutout", "rotate90_crop", "flip", "flip+color+crop_scale_rotate"]
+)
 @pytest.mark.parametrize("size", [8, 9])
-def test_drawing_of_parameters(
-    size: int, operations: tuple[str, ...], shared: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_drawing_of_parameters(size: int, strategy: str, shared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     uniform_GU = rng.uniform(KEY, 4, torch.arange(24), augment.NUM_UNIFORMS)
-    plain = augment.sample_transform(uniform_GU, operations, size, shared=shared)
+    stages = augment.parse_strategy(strategy)
+    plain = augment.sample_transform(uniform_GU, stages, size, shared=shared)
     monkeypatch.setattr(kernels, "available", lambda tensor: True)
-    fast = augment.sample_transform(uniform_GU, operations, size, shared=shared)
+    fast = augment.sample_transform(uniform_GU, stages, size, shared=shared)
     for actual, expected in zip(fast, plain, strict=True):
         torch.testing.assert_close(actual, expected, atol=1e-6, rtol=1e-6)
 
@@ -71,7 +81,7 @@ def test_sampling_normalizes_stored_pixels() -> None:
     stored = torch.randint(0, 256, (20, 3, 8, 8), dtype=torch.uint8)
     indices = torch.tensor([[3, 19, 0], [7, 7, 2]])
     transform = augment.sample_transform(
-        rng.uniform(KEY, 2, torch.arange(2), augment.NUM_UNIFORMS), ("rotate", "color"), 8
+        rng.uniform(KEY, 2, torch.arange(2), augment.NUM_UNIFORMS), (("rotate", "color"),), 8
     )
     scale, shift = torch.tensor([0.01, 0.02, 0.03]), torch.tensor([-1.0, -2.0, 0.5])
     fast = augment_kernel.take_augmented(stored, indices, transform, scale, shift, torch.float32)

@@ -50,10 +50,10 @@ def sample_real(data: ImageData, key: Tensor, step: int, label: int, num: int) -
     return (images[index].float() / 255 - 0.5) / 0.25
 
 
-def augment_batch(images: Tensor, operations: tuple[str, ...], uniform_NU: Tensor) -> Tensor:
+def augment_batch(images: Tensor, stages: augment.Stages, uniform_NU: Tensor) -> Tensor:
     """Augment a training batch: one operation for all images, with parameters per image."""
     uniform_NU[:, 0] = uniform_NU[0, 0]
-    augmented = [augment_class(image[None], operations, u) for image, u in zip(images, uniform_NU, strict=True)]
+    augmented = [augment_class(image[None], stages, u) for image, u in zip(images, uniform_NU, strict=True)]
     return torch.cat(augmented)
 
 
@@ -62,7 +62,7 @@ def reference_run(
 ) -> tuple[list[Tensor], list[float]]:
     """Return images and losses of the published algorithm, with modules, two optimisers and a loop over classes."""
     keys = {use: rng.make_key(seed, use) for use in ("network", "augment", "real", "norm", "order", "training")}
-    operations, (outer_steps, inner_epochs) = augment.parse_strategy(recipe.augment), recipe.loops
+    stages, (outer_steps, inner_epochs) = augment.parse_strategy(recipe.augment), recipe.loops
     images = [class_images.clone().requires_grad_() for class_images in images]
     labels = torch.cat([torch.full((len(class_images),), label) for label, class_images in enumerate(images)])
     image_optimizer = torch.optim.SGD(images, lr=recipe.lr, momentum=recipe.momentum)
@@ -83,9 +83,9 @@ def reference_run(
             loss = torch.zeros(())
             for label in classes:
                 real, synthetic = sample_real(data, keys["real"], step, label, recipe.batch_size), images[label]
-                if operations:
+                if stages:
                     u = rng.uniform(keys["augment"], step, torch.tensor([label]), augment.NUM_UNIFORMS)[0]
-                    real, synthetic = (augment_class(batch, operations, u) for batch in (real, synthetic))
+                    real, synthetic = (augment_class(batch, stages, u) for batch in (real, synthetic))
                 loss = loss + gradient_distance(network, real, synthetic, label)
             image_optimizer.zero_grad()
             loss.backward()
@@ -94,10 +94,10 @@ def reference_run(
             network.train()
             for _ in range(inner_epochs if outer_step + 1 < outer_steps else 0):
                 batch = torch.cat([class_images.detach() for class_images in images])  # all, so their order is fixed
-                if operations:
+                if stages:
                     rows = torch.arange(len(batch))
                     uniform_NU = rng.uniform(keys["training"], num_updates, rows, augment.NUM_UNIFORMS)
-                    batch = augment_batch(batch, operations, uniform_NU)
+                    batch = augment_batch(batch, stages, uniform_NU)
                 network_optimizer.zero_grad()
                 F.cross_entropy(network(batch), labels).backward()
                 network_optimizer.step()

@@ -42,7 +42,7 @@ def train_with_torch(protocol: Protocol, data: cs.ImageData, *tags: str | int) -
     uniform = rng.flat_uniform(rng.make_key(0, *tags, "network"), 0, parameters.num)
     network.load_state_dict(parameters.unflatten(parameters.initialize(uniform), torch.float32), strict=False)
     images = (data.images.float() / 255 - 0.5) / 0.25
-    operations, step, lr = augment.parse_strategy(protocol.augment), 0, protocol.lr
+    stages, step, lr = augment.parse_strategy(protocol.augment), 0, protocol.lr
 
     def make_optimizer() -> torch.optim.SGD:
         fields = {"momentum": protocol.momentum, "weight_decay": protocol.weight_decay}
@@ -56,11 +56,12 @@ def train_with_torch(protocol: Protocol, data: cs.ImageData, *tags: str | int) -
             order = rng.permutation(rng.make_key(0, *tags, "order"), epoch, len(data))
         for index in order.split(protocol.batch_size):
             batch = images[index]
-            if operations:
+            if stages:
                 key = rng.make_key(0, *tags, "augment")
                 uniforms = rng.uniform(key, step, torch.arange(len(batch)), augment.NUM_UNIFORMS)
-                uniforms[:, 0] = uniforms[0, 0]  # one operation per batch, with parameters per image
-                batch = torch.cat([augment_class(x[None], operations, u) for x, u in zip(batch, uniforms, strict=True)])
+                columns = list(augment.CHOICE_COLUMNS)
+                uniforms[:, columns] = uniforms[0, columns]  # one choice per batch, with parameters per image
+                batch = torch.cat([augment_class(x[None], stages, u) for x, u in zip(batch, uniforms, strict=True)])
             optimizer.zero_grad()
             F.cross_entropy(network(batch), data.labels[index]).backward()
             optimizer.step()

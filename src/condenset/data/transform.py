@@ -47,13 +47,13 @@ def augment_inputs(
     _check_batch("inputs", inputs_NCHW, channels)
     is_float = inputs_NCHW.is_floating_point()
     check(is_float, "inputs must be normalised images, floats as `normalize` returns them", str(inputs_NCHW.dtype))
-    operations = augment.parse_strategy(strategy, allow_hflip=allow_hflip)
-    if not operations or not len(inputs_NCHW):
+    stages = augment.parse_strategy(strategy, allow_hflip=allow_hflip)
+    if not stages or not len(inputs_NCHW):
         return inputs_NCHW
     device = generator.device if generator is not None else torch.device("cpu")
     uniform_NU = torch.rand(len(inputs_NCHW), augment.NUM_UNIFORMS, generator=generator, device=device)
     size = inputs_NCHW.shape[-1]
-    transform = augment.sample_transform(uniform_NU.to(inputs_NCHW.device), operations, size, shared=True)
+    transform = augment.sample_transform(uniform_NU.to(inputs_NCHW.device), stages, size, shared=True)
     return augment.apply(transform, inputs_NCHW[:, None], inputs_NCHW.dtype)[:, 0]
 
 

@@ -1,5 +1,6 @@
 """Augmentation in one launch, from stored pixels to the input of the network."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from condenset.kernels.runtime import launch, triton
 
 def sample_transform(
     uniform_GU: Tensor,
-    operations: tuple[int, ...],
+    choices: Mapping[int, tuple[int, int, int]],
     size: int,
     *,
     shared: bool,
@@ -23,17 +24,19 @@ def sample_transform(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Compute theta, color and mask of every group, as `condenset.augment.sample_transform` does.
 
-    `operations` are indices into `condenset.augment.OPERATIONS`.
+    `choices` are the `OperationChoice`s, by index into `condenset.augment.OPERATIONS`.
     """
     groups, device = len(uniform_GU), uniform_GU.device
     theta = torch.empty(groups, 2, 3, device=device)
     color = torch.empty(groups, 3, device=device)
     mask = torch.empty(groups, size, size, device=device)
-    codes = sum(operation << (3 * index) for index, operation in enumerate(operations))  # three bits each
+    columns, counts, positions = (
+        sum(choice[part] << (4 * operation) for operation, choice in choices.items()) for part in range(3)
+    )
     launch(
-        augment_triton.sample_transform, (groups,), uniform_GU.contiguous(), theta, color, mask, COUNT=len(operations),
-        CODES=codes, SHARED=shared, MAX_SHIFT=max_shift, CUTOUT_SIDE=cutout_side, MAX_SCALE=max_scale,
-        MAX_ANGLE=max_angle, SIZE=size, **_launch_options(size),
+        augment_triton.sample_transform, (groups,), uniform_GU.contiguous(), theta, color, mask, COLUMNS=columns,
+        COUNTS=counts, POSITIONS=positions, WIDTH=uniform_GU.shape[1], SHARED=shared, MAX_SHIFT=max_shift,
+        CUTOUT_SIDE=cutout_side, MAX_SCALE=max_scale, MAX_ANGLE=max_angle, SIZE=size, **_launch_options(size),
     )  # fmt: skip
     return theta, color, mask
 

@@ -209,13 +209,25 @@ def backward(
 
 
 @jit
+def _is_used(chooser, OPERATION: tl.constexpr, COLUMNS: tl.constexpr, COUNTS: tl.constexpr, POSITIONS: tl.constexpr):
+    """Return whether a group uses an operation; one that is not in the strategy has the count 0."""
+    column: tl.constexpr = (COLUMNS >> (4 * OPERATION)) & 15
+    count: tl.constexpr = (COUNTS >> (4 * OPERATION)) & 15
+    position: tl.constexpr = (POSITIONS >> (4 * OPERATION)) & 15
+    index = tl.minimum((tl.load(chooser + column) * count).to(tl.int32), count - 1)
+    return (index == position) & (count > 0)
+
+
+@jit
 def sample_transform(
     uniforms,
     thetas,
     colors,
     masks,
-    COUNT: tl.constexpr,
-    CODES: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    COUNTS: tl.constexpr,
+    POSITIONS: tl.constexpr,
+    WIDTH: tl.constexpr,
     SHARED: tl.constexpr,
     MAX_SHIFT: tl.constexpr,
     CUTOUT_SIDE: tl.constexpr,
@@ -224,17 +236,19 @@ def sample_transform(
     SIZE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Compute the transform of one group from its 12 uniform numbers.
+    """Compute the transform of one group from its WIDTH uniform numbers.
 
-    CODES holds the indices of the operations, three bits each.
+    COLUMNS, COUNTS and POSITIONS hold the choice of each operation, four bits each.
     """
     group = tl.program_id(0)
-    u = uniforms + group * 12
-    choice = tl.load(uniforms if SHARED else u) * COUNT
-    index = tl.minimum(choice.to(tl.int32), COUNT - 1)
-    operation = (CODES >> (3 * index)) & 7
-    color, crop, cutout = operation == 0, operation == 1, operation == 2
-    flip, scale, rotate = operation == 3, operation == 4, operation == 5
+    u = uniforms + group * WIDTH
+    chooser = uniforms if SHARED else u
+    color = _is_used(chooser, 0, COLUMNS, COUNTS, POSITIONS)
+    crop = _is_used(chooser, 1, COLUMNS, COUNTS, POSITIONS)
+    cutout = _is_used(chooser, 2, COLUMNS, COUNTS, POSITIONS)
+    flip = _is_used(chooser, 3, COLUMNS, COUNTS, POSITIONS)
+    scale = _is_used(chooser, 4, COLUMNS, COUNTS, POSITIONS)
+    rotate = _is_used(chooser, 5, COLUMNS, COUNTS, POSITIONS)
     min_scale: tl.constexpr = 1 / MAX_SCALE
     shift_x = tl.where(crop, (tl.floor(tl.load(u + 4) * (2 * MAX_SHIFT + 1)) - MAX_SHIFT) * (2 / SIZE), 0.0)
     shift_y = tl.where(crop, (tl.floor(tl.load(u + 5) * (2 * MAX_SHIFT + 1)) - MAX_SHIFT) * (2 / SIZE), 0.0)
@@ -243,10 +257,11 @@ def sample_transform(
     factor_y = tl.where(scale, min_scale + tl.load(u + 10) * (MAX_SCALE - min_scale), 1.0)
     angle = tl.where(rotate, (2 * tl.load(u + 11) - 1) * MAX_ANGLE, 0.0)
     theta = thetas + group * 6
-    tl.store(theta, tl.cos(angle) * factor_x * mirror)
-    tl.store(theta + 1, -tl.sin(angle))
+    factor_x = factor_x * mirror
+    tl.store(theta, tl.cos(angle) * factor_x)
+    tl.store(theta + 1, -tl.sin(angle) * factor_y)
     tl.store(theta + 2, shift_x)
-    tl.store(theta + 3, tl.sin(angle))
+    tl.store(theta + 3, tl.sin(angle) * factor_x)
     tl.store(theta + 4, tl.cos(angle) * factor_y)
     tl.store(theta + 5, shift_y)
     tl.store(colors + group * 3, tl.where(color, tl.load(u + 1) - 0.5, 0.0))

@@ -83,7 +83,7 @@ class GradientMatching:
     def __init__(self, data: ImageData, recipe: GradientMatchingRecipe, run: RunContext, counts: list[int]) -> None:
         device = run.compute.device
         self.recipe, self.run, self.data = recipe, run, data
-        self.operations = augment.parse_strategy(recipe.augment, allow_hflip=data.allow_hflip)
+        self.stages = augment.parse_strategy(recipe.augment, allow_hflip=data.allow_hflip)
         self.networks = sample_new_networks(recipe.network, data, run.seed, run.compute)
         self.dtype = torch.float32 if self.networks.on_host else run.compute.dtype  # of the real gradients
         uses = ("augment", "real", "norm", "order", "training")
@@ -232,10 +232,10 @@ class GradientMatching:
         images_KICHW = (
             leaf.unflatten(0, chunk.synthetic_weight_KI.shape) if chunk.index_KI is None else leaf[chunk.index_KI]
         )
-        if self.operations:
+        if self.stages:
             streams_K = self.store.stream_ids(chunk.classes_K)
             uniform_KU = rng.uniform(self.keys["augment"], self.clock, streams_K, augment.NUM_UNIFORMS)
-            transform = augment.sample_transform(uniform_KU, self.operations, self.data.size)
+            transform = augment.sample_transform(uniform_KU, self.stages, self.data.size)
             real_KBCHW = self.store.take_augmented(index_KB, transform, dtype)
             images_KICHW = augment.apply(transform, images_KICHW)
         else:

@@ -57,7 +57,7 @@ class Trainer:
             compiling=compiling,
         )
         self.parameters = self.model.parameters
-        self.operations = augment.parse_strategy(protocol.augment, allow_hflip=data.allow_hflip)
+        self.stages = augment.parse_strategy(protocol.augment, allow_hflip=data.allow_hflip)
         self.weights = torch.zeros(self.parameters.num, device=device)
         self.velocity = torch.zeros_like(self.weights)
         self.lr = torch.zeros((), device=device)
@@ -274,9 +274,9 @@ class Trainer:
         # Warm-up steps before a capture may go beyond the last image.
         index = self.order[(self.position + offsets).clamp(max=len(self.data) - 1)]
         images, labels = self.data.images(index), self.data.labels[index]
-        if self.operations:
+        if self.stages:
             uniform = rng.uniform(self.augment_key, self.clock, offsets, augment.NUM_UNIFORMS)
-            transform = augment.sample_transform(uniform, self.operations, self.data.size, shared=True)
+            transform = augment.sample_transform(uniform, self.stages, self.data.size, shared=True)
             images = augment.apply(transform, images[:, None], self.model.dtype)[:, 0]
         weights = self.weights.detach().requires_grad_()
         logits = self.model.logits(weights, images)

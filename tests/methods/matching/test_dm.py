@@ -71,7 +71,7 @@ def reference_step(
         sample_network(matching, len(counts)),
         real,
         synthetic,
-        operations=augment.parse_strategy(recipe.augment),
+        stages=augment.parse_strategy(recipe.augment),
         uniforms=rng.uniform(matching.augment_key, step, torch.arange(len(counts)), augment.NUM_UNIFORMS),
         one_pass=batch_norm,
     )

@@ -98,7 +98,7 @@ def test_steps_equal_algorithm_1_with_the_networks_of_the_pool(
             real.append((data.images[data.labels == label][index].float() / 255 - 0.5) / 0.25)
         synthetic = [class_images.clone().requires_grad_() for class_images in images]
         uniforms = rng.uniform(matching.augment_key, step, torch.arange(3), augment.NUM_UNIFORMS)
-        loss = matching_loss(network, real, synthetic, operations=augment.parse_strategy(strategy), uniforms=uniforms)
+        loss = matching_loss(network, real, synthetic, stages=augment.parse_strategy(strategy), uniforms=uniforms)
         velocity = 0.5 * velocity + torch.stack(torch.autograd.grad(loss, synthetic))
         images = images - velocity
         matching.step()

@@ -130,7 +130,7 @@ def make_problem(data: ImageData, recipes: Sequence[DMRecipe], run: RunContext) 
         forward=forward,
         sampler=sampler,
         objective=mean_distance,
-        operations=augment.parse_strategy(recipe.augment, allow_hflip=data.allow_hflip),
+        stages=augment.parse_strategy(recipe.augment, allow_hflip=data.allow_hflip),
         dtype=dtype,
         memory=estimate_matching_memory(network, data, recipes, compute, pool_bytes=pool_bytes),
     )

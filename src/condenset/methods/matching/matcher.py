@@ -43,7 +43,7 @@ class Matcher(ABC):
         forward: The network as a function of its parameters and images.
         sampler: Samples the parameters of the network in every iteration.
         objective: Distance between the features of real and synthetic images.
-        operations: Augmentations to sample from; none: no augmentation.
+        stages: Stages of the augmentation; none: no augmentation.
         dtype: Precision of the features.
         memory: Estimate of the memory that the run needs.
     """
@@ -58,13 +58,13 @@ class Matcher(ABC):
         forward: Forward,
         sampler: NetworkSampler,
         objective: Objective,
-        operations: tuple[str, ...],
+        stages: augment.Stages,
         dtype: torch.dtype,
         memory: MemoryEstimate,
     ) -> None:
         device = run.compute.device
         self.data, self.recipe, self.run, self.dtype = data, recipes[0], run, dtype
-        self.networks, self.objective, self.operations = sampler, objective, operations
+        self.networks, self.objective, self.stages = sampler, objective, stages
         self.real_key, self.augment_key = (rng.make_key(run.seed, use, device=device) for use in ("real", "augment"))
         self.forward = forward
         self.images_per_pass = real_images_per_pass(network, data, run.compute)
@@ -89,11 +89,11 @@ class Matcher(ABC):
 
     def sample_augmentation(self, chunk: Chunk) -> Transform | None:
         """Sample one augmentation per class, which real and synthetic images share."""
-        if not self.operations:
+        if not self.stages:
             return None
         streams_K = self.store.stream_ids(chunk.classes_K)
         uniform_KU = rng.uniform(self.augment_key, self.clock, streams_K, augment.NUM_UNIFORMS)
-        return augment.sample_transform(uniform_KU, self.operations, self.data.size)
+        return augment.sample_transform(uniform_KU, self.stages, self.data.size)
 
     def sample_real(self, chunk: Chunk, transform: Transform | None) -> Tensor:
         """Sample (K, B, C, H, W) real images of each class, augmented."""

@@ -92,7 +92,7 @@ def make_problem(data: ImageData, recipe: MMDRecipe, run: RunContext) -> Distrib
         forward=functional_forward(network, compute),
         sampler=NoNetworks(),
         objective=mean_distance,
-        operations=(),
+        stages=(),
         dtype=torch.float32,
         memory=_matching_memory(data, recipe, compute),
     )
