@@ -43,7 +43,10 @@ def test_groups_with_different_operations_in_one_pass(seed: int, size: int, data
         torch.testing.assert_close(out[group], augment_class(images[group], (operations,), u), atol=2e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("strategy", ["color+crop+cutout", "flip+color_cutout+crop", "crop_flip+color_cutout"])
+@pytest.mark.parametrize(
+    "strategy",
+    ["color+crop+cutout", "flip+color_cutout+crop", "crop_flip+color_cutout", "flip+color+crop_scale_rotate"],
+)
 def test_stages_are_stacked(strategy: str) -> None:
     uniform_GU, stages = uniforms(9, 12), augment.parse_strategy(strategy)
     images = torch.randn(12, 2, 3, 8, 8, generator=torch.Generator().manual_seed(2))

@@ -38,6 +38,9 @@ FIELDS: dict[str, dict[str, Any]] = {
     "ld": {"iterations": 5, "batch_size": 4, "network": NETWORK},
     "dsa": {"iterations": 2, "batch_size": 4, "outer_steps": 3, "inner_epochs": 2, "network": NETWORK},
     "dm": {"iterations": 5, "batch_size": 4, "network": NETWORK},
+    "idm": {"iterations": 5, "batch_size": 4, "network": NETWORK},
+    "ncfm": {"iterations": 5, "batch_size": 4, "network": NETWORK, "pool_size": 2, "pool_epochs": 2},
+    "dmplus": {"iterations": 5, "batch_size": 4, "network": NETWORK, "pool_size": 2, "pool_epochs": 2},
 }
 
 pytestmark = [
@@ -145,7 +148,7 @@ def test_several_sizes_and_large_soft_sets(monkeypatch: pytest.MonkeyPatch) -> N
     check_captured(lambda: [METHODS["ld"].condense(data, large, run_on_gpu()).labels], monkeypatch)
 
 
-@pytest.mark.parametrize("method", ["dm", "dsa", "dd"])
+@pytest.mark.parametrize("method", ["dm", "dsa", "dd", "idm"])
 def test_a_resumed_run_repeats_to_the_bit(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("condenset.runs.loop.SYNC_SECONDS", 0.0)
     data, recipe = tiny_data([6, 4, 6], size=16), make_gpu_recipe(method)

@@ -21,18 +21,26 @@ if TYPE_CHECKING:
     from condenset.data.image_data import Splits as Splits
     from condenset.errors import UserError as UserError
     from condenset.methods import METHODS as METHODS
+    from condenset.methods import DANCERecipe as DANCERecipe
+    from condenset.methods import DataDAMRecipe as DataDAMRecipe
     from condenset.methods import DCRecipe as DCRecipe
     from condenset.methods import DDRecipe as DDRecipe
+    from condenset.methods import DMPlusRecipe as DMPlusRecipe
     from condenset.methods import DMRecipe as DMRecipe
     from condenset.methods import DSARecipe as DSARecipe
+    from condenset.methods import DSDMRecipe as DSDMRecipe
     from condenset.methods import ForgettingRecipe as ForgettingRecipe
     from condenset.methods import HerdingRecipe as HerdingRecipe
+    from condenset.methods import IDMRecipe as IDMRecipe
     from condenset.methods import KCenterRecipe as KCenterRecipe
     from condenset.methods import LDRecipe as LDRecipe
+    from condenset.methods import M3DRecipe as M3DRecipe
     from condenset.methods import Method as Method
     from condenset.methods import MMDRecipe as MMDRecipe
+    from condenset.methods import NCFMRecipe as NCFMRecipe
     from condenset.methods import RandomRecipe as RandomRecipe
     from condenset.methods import Recipe as Recipe
+    from condenset.methods import TGDDRecipe as TGDDRecipe
     from condenset.methods import register_method as register_method
     from condenset.methods.matching.pool import NetworkPool as NetworkPool
     from condenset.methods.matching.pool_training import train_pool as train_pool
@@ -62,18 +70,26 @@ _PUBLIC = {
     "errors": ("UserError",),
     "methods": (
         "METHODS",
+        "DANCERecipe",
         "DCRecipe",
         "DDRecipe",
+        "DMPlusRecipe",
         "DMRecipe",
         "DSARecipe",
+        "DSDMRecipe",
+        "DataDAMRecipe",
         "ForgettingRecipe",
         "HerdingRecipe",
+        "IDMRecipe",
         "KCenterRecipe",
         "LDRecipe",
+        "M3DRecipe",
         "MMDRecipe",
         "Method",
+        "NCFMRecipe",
         "RandomRecipe",
         "Recipe",
+        "TGDDRecipe",
         "register_method",
     ),
     "methods.matching.pool": ("NetworkPool",),

@@ -98,10 +98,10 @@ def max_degrees(stages: Stages) -> float:
 
 
 class OperationChoice(NamedTuple):
-    """When a group uses an operation: if `floor(uniform * count)` is `position`, with the uniform number at `column`."""
+    """When a group uses an operation: if floor(u * num_operations) = position, with the uniform number u at column."""
 
     column: int
-    count: int
+    num_operations: int
     position: int
 
 
@@ -139,8 +139,8 @@ def sample_transform(uniform_GU: Tensor, stages: Stages, size: int, *, shared: b
         return Transform(*parameters)
     chooser_GU = uniform_GU[:1].expand_as(uniform_GU) if shared else uniform_GU
     on = {name: torch.zeros(len(uniform_GU), dtype=torch.bool, device=uniform_GU.device) for name in OPERATIONS}
-    for name, (column, count, position) in choices.items():
-        on[name] = (chooser_GU[:, column] * count).long().clamp(max=count - 1) == position
+    for name, (column, num, position) in choices.items():
+        on[name] = (chooser_GU[:, column] * num).long().clamp(max=num - 1) == position
     u = dict(zip(OPERATIONS, uniform_GU[:, 1:12].split((3, 2, 2, 1, 2, 1), dim=1), strict=True))
     theta_G23 = _affine_matrices(on, u, size, max_angle)
     return Transform(theta_G23, _color_factors(on["color"], u["color"]), _cutout_mask(on["cutout"], u["cutout"], size))

@@ -162,6 +162,17 @@ def format_names(names: Sequence[str], max_names: int) -> str:
     return ", ".join(map(repr, names[:max_names])) + (", …" if len(names) > max_names else "")
 
 
+@contextmanager
+def wrap_errors(description: str) -> Iterator[None]:
+    """Turn exceptions in the code of a user, such as a network builder, into a UserError with this description."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f"{description} failed: {format_error(error)}") from error
+
+
 def format_error(error: BaseException) -> str:
     """Return the message of an error in one line, or its type if it has no message."""
     if isinstance(error, OSError) and error.strerror:

@@ -30,7 +30,7 @@ def test_run_prints_its_plan(condenset: CommandRunner, toy: Path, tmp_path: Path
     assert plan["device"].endswith("float32")
     assert plan["random, 1 per class"] == "no settings"
     assert "iterations=5" in plan["dm, 2 per class"] and plan["dm, 2 per class"].endswith("of memory)")
-    assert plan["scoring"].startswith("2 × convnet(width=8, depth=1), 1000 epochs")
+    assert plan["scoring"].startswith("2 × convnet(width=8, depth=1), paper protocol, 1000 epochs")
     assert "200 epochs" in plan["whole dataset"]
     lines = condenset("run", toy, *options).out.splitlines()
     assert [line.split("  ")[0] for line in lines] == list(plan)

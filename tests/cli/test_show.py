@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from helpers.command_line import CommandRunner, read_files, write_npz
+from helpers.command_line import TINY_NETWORK, CommandRunner, read_files, read_records, write_npz
+from helpers.evaluations import QUICK, evaluate
 
 
 @pytest.fixture
@@ -92,3 +93,16 @@ def test_sets_of_different_datasets_are_not_drawn_together(condenset: CommandRun
     result = condenset("show", "both")
     assert result.code == 0 and "both/b.safetensors" in result.out
     assert "picture  none: the sets have different classes or image shapes" in result.out
+
+
+def test_show_describes_stored_and_decoded_images(condenset: CommandRunner, toy: Path) -> None:
+    options = ("--method", "dm", "--set", "partition=2", "--iterations", 1, *TINY_NETWORK)
+    condenset("condense", toy, "--ipc", 2, *options, "--out", "b")
+    lines = dict(line.split(maxsplit=1) for line in condenset("show", "b").out.splitlines())
+    assert (lines["images"], lines["storage"]) == ("24 of 1x8x8, stored as 6, 3 classes", "1.5 KiB")
+    metadata = json.loads(condenset("show", "b", "--json").out)
+    names = ("images", "stored_images", "partition", "storage_bytes", "shape")
+    assert [metadata[name] for name in names] == [24, 6, 2, 6 * 8 * 8 * 4, [1, 8, 8]]
+    (record,) = read_records(Path("b"))
+    assert (record["ipc"], record["images"], record["storage_bytes"]) == (2, 24, 6 * 8 * 8 * 4)
+    assert evaluate(condenset, "b", *QUICK, "--out", "c")[0]["images"] == 24

@@ -21,10 +21,12 @@ from condenset.continual.exemplars import ClassExemplars, merge_exemplars, split
 from condenset.data.image_data import select_classes
 from condenset.io.files import write_tensors
 from condenset.methods import METHODS
+from condenset.runs.context import RunContext
 from condenset.training import evaluation
 from condenset.training.classifier import Classifier
 from helpers.memories import TRAINING, tiny_memory
 from helpers.reference_dm import tiny_data
+from helpers.tiny_recipes import DISTINCT_METHODS
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guide.md"
 NORMALIZATION: dict[str, Any] = {"mean": (0.5,) * 3, "std": (0.25,) * 3}
@@ -40,7 +42,7 @@ def images_of(memory: cs.Memory, name: str) -> Tensor:
     return condensed.images[condensed.labels == memory.class_names.index(name)]
 
 
-@pytest.mark.parametrize("method", sorted(METHODS))
+@pytest.mark.parametrize("method", sorted(DISTINCT_METHODS))
 def test_stored_images_and_labels_do_not_change(method: str) -> None:
     data = tiny_data([6, 7, 8, 6])
     memory = tiny_memory(method)
@@ -49,9 +51,10 @@ def test_stored_images_and_labels_do_not_change(method: str) -> None:
     memory.add(select_classes(data, ["class 3", "class 1"]))
     assert memory.class_names == ("class 2", "class 0", "class 3", "class 1")
     after = memory.set
-    assert torch.equal(after.images[:4], before.images)
+    assert torch.equal(after.stored_images[:4], before.stored_images)
+    assert torch.equal(after.images[: len(before)], before.images)
     if after.labels.ndim == 1:
-        assert after.labels.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+        assert after.stored_labels.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
     else:
         assert torch.equal(after.labels[:4, :2], before.labels)
         assert not after.labels[:4, 2:].any() and not after.labels[4:, :2].any()
@@ -364,3 +367,20 @@ def test_classes_do_not_share_storage() -> None:
     parts = split_exemplars(torch.zeros(6, 3, 8, 8), torch.tensor([0, 0, 1, 1, 2, 2]), [2, 2, 2], [9, 9, 9])
     num_bytes = [exemplars.images_ICHW.untyped_storage().nbytes() for exemplars in parts]
     assert num_bytes == [2 * 3 * 8 * 8 * 4] * 3
+
+
+def test_a_memory_stores_partitioned_images(tmp_path: Path) -> None:
+    memory = tiny_memory("dm", partition=2, on_repeat="merge", allow_fewer=True)
+    data = tiny_data([6, 5, 6, 4])
+    memory.add(select_classes(data, ["class 0", "class 1"]))
+    memory.add(select_classes(data, ["class 1", "class 2"]))
+    assert (len(memory), len(memory.set), memory.set.partition) == (6, 24, 2)
+    assert memory.set.stored_labels.tolist() == [0, 0, 1, 1, 2, 2]
+    memory.save(tmp_path / "a.safetensors")
+    loaded = cs.Memory.load(tmp_path / "a.safetensors", device="cpu", verbose=False)
+    assert torch.equal(loaded.set.images, memory.set.images)
+    assert loaded.train(epochs=1).class_names == memory.class_names
+    other = tiny_memory("dm", allow_fewer=True)
+    step = loaded.prepare_step(select_classes(data, ["class 3"]))
+    with pytest.raises(cs.UserError, match="partition of the set must be 2 as in earlier steps, but got 1"):
+        loaded.store(METHODS["dm"].condense(step, other.recipe(step), RunContext(compute=other.compute)), step)

@@ -19,6 +19,7 @@ from condenset.methods.dd import DatasetDistillation
 from condenset.methods.gradient_matching import GradientMatching
 from condenset.methods.ld import LabelDistillation
 from condenset.methods.matching import dm, mmd
+from condenset.methods.matching.objectives import make_objective
 from condenset.runs.context import RunContext
 from condenset.training.dataset import DeviceDataset
 from condenset.training.forgetting import ForgettingCounter
@@ -112,6 +113,27 @@ def test_methods_with_a_network(counts: list[int], norm: str) -> None:
         )
 
 
+@pytest.mark.parametrize(
+    ("objective", "sampler", "counts"),
+    [
+        ("mean", "queue", UNEQUAL),
+        ("covariance", "checkpoints", EQUAL),
+        ("kernel", "interpolated", UNEQUAL),
+        ("characteristic(frequencies=8)", "final", UNEQUAL),
+    ],
+)
+def test_parts_of_distribution_matching(objective: str, sampler: str, counts: list[int]) -> None:
+    parts: dict[str, Any] = {"partition": 2, "clamp": True, "average": 0.5, "lr_decay": True, "features": "attention"}
+    recipe: Any = tiny_recipe(
+        "dm", ipc=3, batch_size=5, objective=objective, sampler=sampler, calibration=1.0, augment="color+crop", **parts
+    )
+    matching = dm.make_problem(tiny_data(counts), [recipe], RunContext(compute=CPU))
+    to_meta(matching, {})
+    matching.objective = make_objective(objective, 0, matching.clock)  # it holds tensors that `to_meta` cannot reach
+    matching.sets.decode(matching.sets.images_KICHW)  # stores the matrix that upsamples, as a warm-up step does
+    run_on_meta(matching, matching.step)
+
+
 @pytest.mark.parametrize("kernel", mmd.KERNELS)
 def test_kernels_on_pixels(kernel: str) -> None:
     for counts in (EQUAL, UNEQUAL):
@@ -124,6 +146,12 @@ def test_training_with_a_forgetting_counter() -> None:
     data = DeviceDataset.from_data(tiny_data(EQUAL), CPU.device)
     counter = ForgettingCounter(len(data), CPU.device)
     trainer = Trainer("convnet(width=8, depth=2)", data, Protocol(), CPU, forgetting=counter)
+    run_on_meta(trainer, trainer._shuffle, lambda: trainer._step(torch.arange(4, device=META)))
+
+
+def test_training_by_the_modern_protocol() -> None:
+    data = DeviceDataset.from_data(tiny_data(EQUAL), CPU.device)
+    trainer = Trainer("convnet(width=8, depth=2)", data, Protocol.modern(), CPU)
     run_on_meta(trainer, trainer._shuffle, lambda: trainer._step(torch.arange(4, device=META)))
 
 

@@ -26,12 +26,12 @@ from condenset.training.dataset import DeviceDataset
 from condenset.training.evaluation import score_set
 from condenset.training.forgetting import ForgettingCounter
 from condenset.training.parallel import train_in_parallel
-from condenset.training.protocol import Protocol
+from condenset.training.protocol import PROTOCOLS, Protocol
 from condenset.training.trainer import Trainer
 from helpers.graph_replay import capture_on_cpu
 from helpers.interruption import StopAtStep
 from helpers.reference_dm import tiny_data
-from helpers.tiny_recipes import NETWORK, tiny_recipe
+from helpers.tiny_recipes import DISTINCT_METHODS, NETWORK, tiny_recipe
 
 CPU = ComputeDevice.select("cpu")
 SPECS = (
@@ -141,8 +141,12 @@ def make_cases() -> dict[str, Case]:
         "score": functools.partial(score, epochs=2),
         "score with steps": functools.partial(score, steps=5, batch_size=4),
         "score with learned steps": functools.partial(score, learned_steps=True),
+        "score by the modern protocol": functools.partial(score, **{**PROTOCOLS["modern"], "epochs": 4}),
+        "dm, other features and objective": functools.partial(
+            condense, method="dm", counts=UNEQUAL, objective="characteristic(frequencies=8)", features="attention"
+        ),
     }
-    for method in METHODS:
+    for method in DISTINCT_METHODS:
         if method != "random":  # which has no steps
             cases[method] = functools.partial(condense, method=method, counts=[6, 6, 6])
             cases[f"{method}, unequal classes"] = functools.partial(condense, method=method, counts=[6, 1, 5])
@@ -153,7 +157,7 @@ def make_cases() -> dict[str, Case]:
         cases[f"mmd, {kernel}"] = functools.partial(condense, method="mmd", counts=[6, 6], kernel=kernel)
     for method in ("dm", "dsa"):
         cases[f"{method}, chunks"] = functools.partial(condense, method=method, counts=UNEQUAL, chunk=2)
-    for method in ("dm", "dsa", "dd", "ld", "mmd"):
+    for method in ("dm", "dsa", "dd", "ld", "mmd", "idm"):
         cases[f"{method}, resumed"] = functools.partial(condense_resumed, method=method)
     for spec in SPECS:
         cases[f"train {spec}"] = functools.partial(train, spec=spec)
@@ -170,6 +174,7 @@ def test_captured_steps_equal_plain_steps(name: str, tmp_path: Path, monkeypatch
     monkeypatch.setattr("condenset.runs.loop.SYNC_SECONDS", 0.0)
     monkeypatch.setattr("condenset.training.evaluation.num_parallel", lambda *_: 2)
     monkeypatch.setattr("condenset.search.ranker.max_parallel", lambda _: len(SPECS))
+    monkeypatch.setattr("condenset.methods.matching.queue.NUM_NETWORKS", 2)  # trained ones are sampled again
     trained: list[Tensor] = []
     predict = Trainer.predict
 

@@ -100,7 +100,9 @@ def pool_calls(monkeypatch: pytest.MonkeyPatch) -> list[PoolCall]:
     """Record the pools instead of training them; every group has networks."""
     calls: list[PoolCall] = []
 
-    def fill_pool(data: ImageData, directory: Path, num: int, protocol: Protocol, *_: object) -> NetworkPool:
+    def fill_pool(
+        data: ImageData, directory: Path, num: int, protocol: Protocol, *_: object, **__: object
+    ) -> NetworkPool:
         calls.append(PoolCall(num, protocol))
         return fake_pool(directory)
 

@@ -71,6 +71,13 @@ def test_time_of_the_whole_dataset_is_estimated_from_the_candidates() -> None:
     assert (record["seconds"], record["estimated"]) == (720, True)
 
 
+def test_time_of_condensing_includes_the_networks() -> None:
+    record = {"accuracy": 0.5, "correlation": 1.0, "seconds": 60.0, "images": 3, "estimated": False}
+    dmplus = {**record, "method": "dmplus", "condense_seconds": 60.0, "pool_seconds": 120.0}
+    table = nas._make_table([dmplus, {**record, "method": "whole", "condense_seconds": 0.0}])
+    assert table.rows[3] == ("condensing, min", "3.0", "0.0")
+
+
 def test_panels_show_the_rank_correlation() -> None:
     points = [{"proxy": 0.1, "whole": 0.2}]
     correlations = {"dm": 0.5, nas.EARLY_STOPPING: None}
@@ -93,10 +100,10 @@ def test_protocol_of_the_paper(tmp_path: Path) -> None:
     assert nas._space(context) == search_space(32)
     proxy = nas._proxy_protocol(context)
     assert (proxy.num_networks, proxy.epochs, proxy.batch_size) == (5, 200, 250)
-    assert proxy.training_steps(500) == (402, 202)
+    assert (proxy.training_steps(500), proxy.lr_factors(500)) == (402, {202: 0.1})
     whole = nas._whole_protocol(context, proxy)
     assert (whole.num_networks, whole.epochs, whole.batch_size, whole.augment) == (5, 100, 250, proxy.augment)
-    assert Protocol(steps=402, batch_size=250).training_steps(45_000) == (402, 201)
+    assert Protocol(steps=402, batch_size=250).lr_factors(45_000) == {201: 0.1}
     small_space = nas._space(make_nas_context(tmp_path, "small", size=32))
     assert len(small_space) == 103
     for option in ("width=32,", "depth=4", "norm='layer'", "activation='sigmoid'", "pooling='none'", "pooling='max'"):
@@ -135,7 +142,7 @@ def test_no_network_trains_on_validation_images(rank_calls: dict[str, RankCall],
         train_set = rank_calls[f"{method} search"].train_set
         assert isinstance(train_set, CondensedSet) and train_set.provenance["fingerprint"] == train.fingerprint
     proxy, early = (rank_calls[name].protocol for name in ("dm search", "early stopping search"))
-    assert early == dataclasses.replace(proxy, steps=proxy.training_steps(6)[0])  # as many steps as on six images
+    assert early == dataclasses.replace(proxy, steps=proxy.training_steps(6))  # as many steps as on six images
 
 
 @pytest.mark.usefixtures("rank_calls")

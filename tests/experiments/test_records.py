@@ -10,6 +10,7 @@ import torch
 
 from condenset import networks
 from condenset.data.condensed_set import CondensedSet
+from condenset.data.image_data import Splits
 from condenset.data.split import train_val_split
 from condenset.errors import UserError
 from condenset.experiments.config import ExperimentConfig
@@ -21,6 +22,7 @@ from condenset.methods.matching.pool import NetworkPool
 from condenset.methods.reference_network import get_reference_network
 from condenset.training.dataset import DeviceDataset
 from helpers.experiment_recorder import RankCall, Recorder, fake_pool, make_context, run_in
+from helpers.experiment_runs import run_tiny
 
 
 def part_name(train_set: object) -> str:
@@ -112,6 +114,14 @@ def test_cost_scores_the_set_after_each_step(method: str, recorder: Recorder, tm
     assert {name: part_name(train_set) for name, (train_set, _) in recorder.scored.items()} == {
         f"{method}-50-{step}": f"{method}-50@{step}" for step in steps
     }
+
+
+@pytest.mark.usefixtures("fast_tiny")
+def test_cost_includes_the_training_of_networks(splits: Splits, tmp_path: Path) -> None:
+    result = run_tiny("cost", splits, tmp_path, methods=("dmplus",))
+    totals = [record["condense_seconds"] + record["pool_seconds"] for record in result.records]
+    assert [row[2] for row in result.table.rows] == [f"{total:.3g}" for total in totals]
+    assert all(record["pool_seconds"] > 0 for record in result.records)
 
 
 def test_whole_dataset_is_the_bound_of_every_row(recorder: Recorder, tmp_path: Path) -> None:

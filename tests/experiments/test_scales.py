@@ -36,6 +36,7 @@ EXPECTED = {
     "continual": (Expected([20], 1, SMALL), Expected([20], 1, (3, 1000))),
     "nas": (Expected([50], 1, None), Expected([50], 1, None)),
     "distribution": (Expected([50], 1, None), Expected([50], 1, None)),
+    "family": (Expected([10], 1, SMALL), Expected([1, 10, 50], 5, (20, 1500))),  # by the modern protocol
 }
 
 

@@ -94,5 +94,5 @@ def fake_ranking(space: Sequence[str], seed: int) -> Ranking:
 def fake_pool(directory: Path) -> NetworkPool:
     """Return a pool with two states in every group; it has no files."""
     accuracies = [0.05 + group / 10 for group in range(1, 8) for _ in range(2)]
-    states = [PoolState(directory / f"{row}.safetensors", row, 1, value) for row, value in enumerate(accuracies)]
+    states = [PoolState(directory / f"{row}.safetensors", row, 1, value, 1.0) for row, value in enumerate(accuracies)]
     return NetworkPool(directory, {"edges": EDGES}, tuple(states))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import condenset as cs
 from condenset.engine import ComputeDevice
+from condenset.io.files import read_tensors, write_tensors
 from condenset.methods.matching.dm import DistributionMatching, make_problem
 from condenset.runs.context import RunContext
 from helpers.reference_dm import tiny_data
@@ -32,3 +35,29 @@ def pool_recipe(pool: cs.NetworkPool, **fields: Any) -> cs.DMRecipe:
 def make_pool_problem(recipe: cs.DMRecipe, seed: int = 3) -> DistributionMatching:
     """Return the initial state of a run on the images that the pool was trained on."""
     return make_problem(tiny_data(COUNTS), [recipe], RunContext(seed=seed, compute=CPU))
+
+
+def change_pool_file(path: Path, **changes: Any) -> None:
+    """Change the metadata in the file of a network."""
+    tensors, metadata = read_tensors(path)
+    tensors = {name: tensor.clone() for name, tensor in tensors.items()}
+    write_tensors(path, tensors, {"pool": json.dumps(json.loads(metadata["pool"]) | changes)})
+
+
+def set_pool_seconds(directory: Path, seconds: Iterable[float]) -> cs.NetworkPool:
+    """Change the training times of the networks of a pool, in the order of their numbers."""
+    for path, value in zip(sorted(directory.glob("*.safetensors")), seconds, strict=True):
+        change_pool_file(path, seconds=value)
+    return cs.NetworkPool.load(directory)
+
+
+def read_pool_files(directory: Path) -> dict[str, bytes]:
+    """Return the content of the files of a pool with all training times set to 0."""
+    for path in directory.glob("*.safetensors"):
+        change_pool_file(path, seconds=0.0)
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+def pool_files_equal(directory: Path, other: Path) -> bool:
+    """Return whether two pools have the same files, apart from the training times, which it sets to 0."""
+    return read_pool_files(directory) == read_pool_files(other)

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from condenset import ImageData, augment
@@ -109,13 +110,21 @@ def augment_class(images_NCHW: Tensor, stages: augment.Stages, uniform_U: Tensor
     for stage in stages:
         column = choices.pop(0) if len(stage) > 1 else 0
         chosen.append(stage[min(int(float(uniform_U[column]) * len(stage)), len(stage) - 1)])
-    order = ("crop", "flip", "scale", "rotate", "color", "cutout")
+    order = ("crop", "scale", "rotate", "flip", "color", "cutout")
     for operation in sorted(chosen, key=lambda name: order.index(name.rstrip("0123456789"))):
         number = OPERATIONS.index(operation.rstrip("0123456789"))
         first = 1 + sum((3, 2, 2, 1, 2, 1)[:number])
         parameters = uniform_U[first : first + (3, 2, 2, 1, 2, 1)[number]]
         images_NCHW = torch.stack([augment_one(image, operation, parameters) for image in images_NCHW])
     return images_NCHW
+
+
+def decode_image(image_CHW: Tensor, factor: int) -> Tensor:
+    """Return the images that a compact image holds: each of its `factor` x `factor` parts, upsampled bilinearly."""
+    size = image_CHW.shape[-1]
+    rows = [row.split(size // factor, dim=2) for row in image_CHW.split(size // factor, dim=1)]
+    parts = [part for row in rows for part in row]
+    return torch.cat([F.interpolate(part[None], size=(size, size), mode="bilinear") for part in parts])
 
 
 def matching_loss(

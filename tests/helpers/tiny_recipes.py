@@ -9,6 +9,9 @@ from condenset.methods import METHODS, Recipe
 from condenset.methods.registry import make_recipe
 
 NETWORK = "convnet(width=4, depth=1)"
+FAMILY = tuple(name for name, method in METHODS.items() if method.condense is METHODS["dm"].condense)
+DISTINCT_METHODS = tuple(name for name in METHODS if name not in FAMILY or name in ("dm", "idm", "dmplus"))
+"""All methods, but only three that combine parts of distribution matching: their step is the same."""
 
 
 def tiny_recipe(method: str, *, size: int = 8, **fields: Any) -> Recipe:

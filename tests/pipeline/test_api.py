@@ -66,6 +66,19 @@ def test_a_protocol_gives_the_scores_of_its_keywords(data: cs.ImageData) -> None
     assert by_protocol.accuracies == cs.evaluate(data, data, **fields, **FAST).accuracies
 
 
+def test_a_protocol_can_be_named(data: cs.ImageData) -> None:
+    condensed, test = cs.condense(data, "random", ipc=1, **FAST), tiny_data([4, 4, 4], seed=1)
+    fields = {"network": NETWORK, "num_networks": 1, "epochs": 2}
+    scores = cs.evaluate(condensed, test, "modern", **fields, **FAST)
+    assert scores.protocol["schedule"] == "modern" and scores.protocol["cutmix"] == 0.5
+    assert scores.accuracies == cs.evaluate(condensed, test, cs.Protocol.modern(**fields), **FAST).accuracies
+    assert str(scores).endswith("(1 × ConvNet, modern)")
+    assert cs.evaluate(condensed, test, "paper", **fields, **FAST).protocol["schedule"] == "paper"
+    for name in ("new", 3):
+        with pytest.raises(cs.UserError, match="protocol must be one of paper, modern, but got"):
+            cs.evaluate(condensed, test, name, **FAST)  # type: ignore[arg-type]
+
+
 def test_a_recipe_or_protocol_accepts_no_other_settings(data: cs.ImageData) -> None:
     with pytest.raises(cs.UserError, match="recipe"):
         cs.condense(data, cs.RandomRecipe(ipc=1), ipc=2)
@@ -82,7 +95,8 @@ def test_keywords_cover_every_field_with_its_type() -> None:
         for field in dataclasses.fields(method.recipe):
             if field.name != "ipc":
                 assert field.name in recipe_hints
-                assert hints[field.name] == recipe_hints[field.name] or field.name in ("network", "pool")
+                others = ("network", "objective", "pool", "sampler")  # they may also be functions or paths
+                assert hints[field.name] == recipe_hints[field.name] or field.name in others
     assert protocol_hints.keys() == {field.name for field in dataclasses.fields(cs.Protocol)}
 
 
@@ -131,7 +145,14 @@ def test_ipc_and_ipc_share_exclude_each_other(data: cs.ImageData) -> None:
         cs.condense(data, cs.RandomRecipe(ipc=1), ipc_share=0.1)
 
 
-@pytest.mark.parametrize("method", [name for name, method in cs.METHODS.items() if hasattr(method.recipe, "network")])
+def accepts_user_networks(method: cs.Method) -> bool:
+    """Return whether a method learns with networks that users build: not if it trains them or needs their blocks."""
+    defaults = {field.name: field.default for field in dataclasses.fields(method.recipe)}
+    is_plain = (defaults.get("sampler", "random"), defaults.get("features", "last")) == ("random", "last")
+    return "network" in defaults and is_plain
+
+
+@pytest.mark.parametrize("method", [name for name, method in cs.METHODS.items() if accepts_user_networks(method)])
 @pytest.mark.parametrize("builder", [small_cnn, EmbeddingNet])
 def test_every_method_condenses_with_a_user_network(method: str, builder: object, data: cs.ImageData) -> None:
     fields = {**cs.METHODS[method].tiny, "network": builder}

@@ -11,11 +11,15 @@ import pytest
 
 from condenset import UserError, load
 from condenset.data.options import LoadOptions
+from condenset.engine import ComputeDevice
+from condenset.methods.matching.pool_training import expert_protocol, fill_pool
 from condenset.pipeline.config import plan_to_toml, read_plan
 from condenset.pipeline.plan import Plan, make_plan
 from condenset.pipeline.request import RunRequest
+from condenset.runs.context import RunContext
 from helpers.reference_dm import tiny_data
 
+NETWORK = "convnet(width=4, depth=1)"
 DATA = tiny_data([6, 6])
 REQUEST = RunRequest(methods=("random", "dm"), ipcs=(1, 2))
 
@@ -49,6 +53,20 @@ def test_a_config_can_have_numbers_per_class(tmp_path: Path) -> None:
     plan = make_plan(DATA, RunRequest(), read_plan(path), dataset="tiny")
     assert [(job.name, job.ipc) for job in plan.jobs] == [("dm-1to3", (1, 3))]
     assert write_and_read(plan, tmp_path) == plan
+
+
+@pytest.mark.parametrize("fields", [{}, {"calibration": 1.0}])
+def test_a_pool_that_is_gone_is_not_trained_again(tmp_path: Path, fields: dict[str, float]) -> None:
+    pool = tmp_path / "pool"
+    protocol = expert_protocol(DATA, network=NETWORK, epochs=1)
+    fill_pool(DATA, pool, 1, protocol, RunContext(compute=ComputeDevice.select("cpu")), num_checkpoints=1)
+    recipe_fields = {"pool": str(pool), "network": NETWORK, **fields}
+    request = RunRequest(methods=("dm",), ipcs=(1,), recipe_fields=recipe_fields, evaluate=False)
+    plan = make_plan(DATA, request, dataset="tiny")
+    assert write_and_read(plan, tmp_path) == plan
+    pool.rename(tmp_path / "moved")
+    with pytest.raises(UserError, match="pool is not a pool of networks"):
+        make_plan(DATA, RunRequest(evaluate=False), read_plan(tmp_path / "recipe.toml"), dataset="tiny")
 
 
 def test_the_first_line_names_the_command() -> None:

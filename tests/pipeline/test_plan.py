@@ -128,6 +128,17 @@ def test_another_size_gets_its_own_learning_rate_unless_the_config_changes_it() 
     assert learning_rate(plan_for(dataclasses.replace(RANDOM_AND_DM, recipe_fields={"lr": 3.0}))) == 3.0
 
 
+def test_another_size_gets_its_own_presets_unless_the_config_changes_them() -> None:
+    data = tiny_data([10, 10], size=32)
+
+    def partition(**recipe_fields: int) -> int:
+        base = make_plan(data, RunRequest(methods=("dmplus",), ipcs=(1,), recipe_fields=recipe_fields), dataset="a")
+        return make_plan(data, RunRequest(ipcs=(10,)), base, dataset="a").jobs[0].recipe.partition  # type: ignore[union-attr]
+
+    assert partition() == 2
+    assert partition(partition=1) == 1
+
+
 def test_another_size_gets_its_own_loops_unless_the_config_changes_them() -> None:
     def loops(**recipe_fields: int) -> tuple[int, int]:
         base = plan_for(RunRequest(methods=("dsa",), ipcs=(1,), recipe_fields=recipe_fields))

@@ -50,7 +50,8 @@ def test_comparison_is_in_percent_and_reproducible(tmp_path: Path, monkeypatch: 
     figures: list[Any] = []
     save = charts.save_chart
     monkeypatch.setattr(charts, "save_chart", lambda figure, path: (figures.append(figure), save(figure, path)))
-    record = {"method": "dm", "ipc": 1, "accuracy_mean": 0.5, "accuracy_std": 0.1, "condense_seconds": 3.0}
+    scores = {"accuracy_mean": 0.5, "accuracy_std": 0.1}
+    record = {"method": "dm", "ipc": 1, **scores, "condense_seconds": 2.0, "pool_seconds": 1.0}
     whole = {**record, "method": "whole", "ipc": None, "accuracy_mean": 0.9}
     save_comparison([record, whole], "toy", tmp_path / "a.png")
     (axes,) = figures[0].axes

@@ -105,3 +105,11 @@ def test_saved_file_is_png(tmp_path: Path) -> None:
     with Image.open(tmp_path / "deep" / "grid.png") as image:
         assert image.format == "PNG"
         image.verify()
+
+
+def test_a_grid_shows_decoded_images() -> None:
+    compact = torch.rand(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    fields = {"class_names": ("a", "b"), "mean": (0.5,) * 3, "std": (0.2,) * 3}
+    condensed = CondensedSet.decode(compact, labels=torch.tensor([0, 1]), partition=2, **fields)
+    decoded = CondensedSet(images=condensed.images, labels=condensed.labels, **fields)
+    assert draw_grid([condensed]).tobytes() == draw_grid([decoded]).tobytes()

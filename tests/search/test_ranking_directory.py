@@ -181,7 +181,7 @@ def test_training_of_a_users_network_begins_again(
     assert not (tmp_path / RANKING_CHECKPOINT).exists()
     steps.clear()
     rank_architectures([linear], *train_val, PROTOCOL, make_run(tmp_path))
-    assert len(steps) == PROTOCOL.num_networks * PROTOCOL.training_steps(len(train_val[0]))[0]
+    assert len(steps) == PROTOCOL.num_networks * PROTOCOL.training_steps(len(train_val[0]))
 
 
 @pytest.mark.parametrize("group_size", [1, 2])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -35,40 +36,68 @@ def make_trainer(protocol: Protocol, data: cs.ImageData | cs.CondensedSet, **opt
     return Trainer(protocol.network, DeviceDataset.from_data(data, DEVICE), protocol, CPU, **options)
 
 
+def mix_batch(images: Tensor, uniforms: list[float], probability: float) -> tuple[Tensor, float]:
+    """Paste a box of the image before it into every image; return the images and the share of pixels outside."""
+    use, area, center_x, center_y = uniforms
+    size = images.shape[-1]
+    half = int(math.sqrt(area) * size) // 2 if use < probability else 0
+    top, left = int(center_y * size) - half, int(center_x * size) - half
+    mixed, num_pasted = images.clone(), 0
+    for y in range(max(top, 0), min(top + 2 * half, size)):
+        for x in range(max(left, 0), min(left + 2 * half, size)):
+            num_pasted += 1
+            for index in range(len(images)):
+                mixed[index, :, y, x] = images[index - 1, :, y, x]
+    return mixed, 1 - num_pasted / size**2
+
+
+def augment_batch(images: Tensor, stages: augment.Stages, key: Tensor, step: int) -> Tensor:
+    """Augment images with the operations of the batch and the parameters of each image."""
+    if not stages:
+        return images
+    uniforms = rng.uniform(key, step, torch.arange(len(images)), augment.NUM_UNIFORMS)
+    columns = list(augment.CHOICE_COLUMNS)
+    uniforms[:, columns] = uniforms[0, columns]
+    return torch.cat([augment_class(image[None], stages, u) for image, u in zip(images, uniforms, strict=True)])
+
+
 def train_with_torch(protocol: Protocol, data: cs.ImageData, *tags: str | int) -> nn.Module:
     """Train the same network on the same batches with torch.optim.SGD, as the paper's code does."""
     network = networks.build(protocol.network, channels=3, size=8, num_classes=data.num_classes)
     parameters = networks.FlatParameters(network, DEVICE)
     uniform = rng.flat_uniform(rng.make_key(0, *tags, "network"), 0, parameters.num)
     network.load_state_dict(parameters.unflatten(parameters.initialize(uniform), torch.float32), strict=False)
-    images = (data.images.float() / 255 - 0.5) / 0.25
-    stages, step, lr = augment.parse_strategy(protocol.augment), 0, protocol.lr
+    images, key = (data.images.float() / 255 - 0.5) / 0.25, rng.make_key(0, *tags, "augment")
+    stages, step, is_modern = augment.parse_strategy(protocol.augment), 0, protocol.schedule == "modern"
 
-    def make_optimizer() -> torch.optim.SGD:
+    def make_optimizer(lr: float) -> torch.optim.SGD:
         fields = {"momentum": protocol.momentum, "weight_decay": protocol.weight_decay}
         return torch.optim.SGD(network.parameters(), lr=lr, **fields)
 
-    optimizer = make_optimizer()
+    optimizer = make_optimizer(protocol.lr)
+    num_steps = protocol.epochs * math.ceil(len(data) / protocol.batch_size)
+    milestones = [num_steps * 2 // 3, num_steps * 5 // 6] if is_modern else []
+    scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, milestones, gamma=0.2)
     network.train()
-    for epoch in range(1, protocol.epochs + 2):
+    for epoch in range(1, protocol.epochs + (1 if is_modern else 2)):
         order = torch.arange(len(data))
-        if len(data) > protocol.batch_size:
+        if len(data) > protocol.batch_size or protocol.cutmix:
             order = rng.permutation(rng.make_key(0, *tags, "order"), epoch, len(data))
         for index in order.split(protocol.batch_size):
-            batch = images[index]
-            if stages:
-                key = rng.make_key(0, *tags, "augment")
-                uniforms = rng.uniform(key, step, torch.arange(len(batch)), augment.NUM_UNIFORMS)
-                columns = list(augment.CHOICE_COLUMNS)
-                uniforms[:, columns] = uniforms[0, columns]  # one choice per batch, with parameters per image
-                batch = torch.cat([augment_class(x[None], stages, u) for x, u in zip(batch, uniforms, strict=True)])
+            batch, labels, share = augment_batch(images[index], stages, key, step), data.labels[index], 1.0
+            if protocol.cutmix:
+                uniforms = rng.uniform(key, step, torch.tensor([1 << 30]), 4)[0].tolist()
+                batch, share = mix_batch(batch, uniforms, protocol.cutmix)
+            logits = network(batch)
             optimizer.zero_grad()
-            F.cross_entropy(network(batch), data.labels[index]).backward()
+            loss = share * F.cross_entropy(logits, labels) + (1 - share) * F.cross_entropy(logits, labels.roll(1))
+            loss.backward()
             optimizer.step()
+            scheduler.step()
             step += 1
-        if epoch == protocol.epochs // 2 + 1:
-            lr *= 0.1
-            optimizer = make_optimizer()
+        if not is_modern and epoch == protocol.epochs // 2 + 1:
+            optimizer = make_optimizer(0.1 * protocol.lr)
+            scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, [])
     return network.eval()
 
 
@@ -76,11 +105,21 @@ def train_with_torch(protocol: Protocol, data: cs.ImageData, *tags: str | int) -
 @pytest.mark.parametrize("strategy", ["none", augment.DEFAULT_STRATEGY])
 @pytest.mark.parametrize("batch_size", [8, 32])  # of 21 images: the last batch is smaller, or one batch has all
 def test_trainer_is_sgd(norm: str, strategy: str, batch_size: int) -> None:
-    data = tiny_data([7, 7, 7])
     spec = f"convnet(width=8, depth=2, norm={norm!r})"
-    protocol = make_protocol(network=spec, augment=strategy, lr=0.05, batch_size=batch_size)
+    check_training(make_protocol(network=spec, augment=strategy, lr=0.05, batch_size=batch_size), tiny_data([7, 7, 7]))
+
+
+@pytest.mark.parametrize(("batch_size", "epochs"), [(5, 3), (16, 6)])  # of 12 images: one batch may have all
+def test_training_by_the_modern_protocol_is_sgd(batch_size: int, epochs: int) -> None:
+    spec = "convnet(width=8, depth=2)"
+    protocol = Protocol.modern(network=spec, epochs=epochs, lr=0.05, batch_size=batch_size)
+    check_training(protocol, tiny_data([4, 4, 4]), num_networks=1)
+
+
+def check_training(protocol: Protocol, data: cs.ImageData, num_networks: int = 2) -> None:
+    """Check that trained networks have the weights and the accuracy of the reference."""
     trainer = make_trainer(protocol, data)
-    for net in range(2):  # the second network must not depend on the first
+    for net in range(num_networks):  # the second network must not depend on the first
         trainer.train(0, "test", net)
         expected = train_with_torch(protocol, data, "test", net)
         weights = trainer.parameters.unflatten(trainer.weights, torch.float32)
@@ -152,6 +191,27 @@ def test_soft_labels_are_used() -> None:
     assert not torch.allclose(weights[0], weights[2], rtol=1e-2, atol=1e-3)
 
 
+def test_cutmix_mixes_soft_labels() -> None:
+    """A training on one-hot labels equals one on classes; the order of the images is random in every epoch."""
+    condensed = cs.condense(tiny_data([4, 4]), "random", ipc=4, device="cpu", verbose=False)
+    fields = {name: getattr(condensed, name) for name in ("images", "class_names", "mean", "std")}
+    weights = []
+    for labels in (condensed.labels, F.one_hot(condensed.labels, 2).float()):
+        trainer = make_trainer(make_protocol(epochs=10, cutmix=1.0), cs.CondensedSet(labels=labels, **fields))
+        trainer.train(0)
+        weights.append(trainer.weights)
+    torch.testing.assert_close(*weights, rtol=1e-3, atol=1e-5)
+    plain = make_trainer(make_protocol(epochs=10), condensed)
+    plain.train(0)
+    assert not torch.allclose(weights[0], plain.weights, rtol=1e-2, atol=1e-3)
+
+
+def test_rates_of_the_modern_schedule() -> None:
+    trainer, rates = make_trainer(make_protocol(schedule="modern", epochs=4), tiny_data([7, 7, 7])), []
+    trainer.train(0, after_step=lambda: rates.append(float(trainer.lr)))
+    assert rates == pytest.approx([0.01] * 8 + [0.002] * 2 + [0.0004] * 2)  # 12 steps, before the rate falls
+
+
 def test_number_of_steps_replaces_epochs() -> None:
     data = tiny_data([7, 7, 7])  # 3 steps per epoch
     trainer = make_trainer(make_protocol(steps=7), data)
@@ -172,7 +232,7 @@ def test_number_of_steps_replaces_epochs() -> None:
 def test_equal_steps_and_drop_have_equal_results() -> None:
     data, weights = tiny_data([7, 7, 7]), []
     for protocol in (make_protocol(epochs=3), make_protocol(steps=12)):
-        assert protocol.training_steps(21) == (12, 6)
+        assert (protocol.training_steps(21), protocol.lr_factors(21)) == (12, {6: 0.1})
         trainer = make_trainer(protocol, data)
         trainer.train(0)
         weights.append(trainer.weights)

@@ -111,14 +111,14 @@ def print_evaluation(records: Sequence[Mapping[str, Any]], as_json: bool, *, per
         print(format_records(records))
         return
     files = list(dict.fromkeys(record["file"] for record in records))
-    networks = list(dict.fromkeys(record["network"] for record in records))
+    networks = list(dict.fromkeys(_network_name(record) for record in records))
     names = dict(zip(files, shortest_names(list(map(Path, files))), strict=True))
-    cells = {(record["file"], record["network"]): _format_score(record) for record in records}
+    cells = {(record["file"], _network_name(record)): _format_score(record) for record in records}
     columns = networks
     if any(map(is_unbalanced, records)):
         columns = [column for network in networks for column in (network, f"{network}, balanced")]
         balanced = [(record, _format_percent(record.get("balanced_accuracy"))) for record in records]
-        cells |= {(record["file"], f"{record['network']}, balanced"): text for record, text in balanced}
+        cells |= {(record["file"], f"{_network_name(record)}, balanced"): text for record, text in balanced}
     firsts = {file: next(record for record in records if record["file"] == file) for file in files}
     datasets = _dataset_columns(list(firsts.values()))
     rows = []
@@ -127,7 +127,7 @@ def print_evaluation(records: Sequence[Mapping[str, Any]], as_json: bool, *, per
         rows.append((names[file], *origin, *(cells.get((file, column), "-") for column in columns)))
     print_table(("file", *datasets, "method", "images per class", *columns), rows)
     for network in networks if per_class else ():
-        scored = [record for record in records if record["network"] == network]
+        scored = [record for record in records if _network_name(record) == network]
         _print_class_tables(scored, [names[record["file"]].removesuffix(".safetensors") for record in scored], network)
 
 
@@ -183,6 +183,13 @@ def _format_score(record: Mapping[str, Any]) -> str:
     return f"{format_accuracy(record)}{note}"
 
 
+def _network_name(record: Mapping[str, Any]) -> str:
+    """Return the network of a score, with the name of the protocol unless it is the paper's."""
+    from condenset.training.scores import name_protocol
+
+    return name_protocol(str(record["network"]), record.get("protocol"))
+
+
 def _format_ipc(record: Mapping[str, Any]) -> str:
     from condenset.data.ipc import format_ipc
 
@@ -195,8 +202,10 @@ def _score_row(record: Mapping[str, Any]) -> tuple[str, ...]:
 
     has_score = "accuracy_mean" in record
     accuracy = format_accuracy(record) if has_score else "-"
-    networks = f"{len(record['accuracies'])} × {record['network']}" if has_score else str(record["network"] or "-")
+    networks = f"{len(record['accuracies'])} × {_network_name(record)}" if has_score else str(record["network"] or "-")
     condense_seconds = _format_seconds(record.get("condense_seconds"))
+    if record.get("pool_seconds") is not None:
+        condense_seconds += f" + {_format_seconds(record['pool_seconds'])} networks"
     if "together" in record:  # sets of several sizes that took these seconds in total
         condense_seconds += f" for {', '.join(map(format_ipc, record['together']))}"
     evaluate_seconds = _format_seconds(record.get("evaluate_seconds"))

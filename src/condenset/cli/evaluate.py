@@ -20,6 +20,7 @@ from condenset.cli.options import (
     Device,
     EvaluationEpochs,
     EvaluationNetworks,
+    EvaluationProtocolName,
     EvaluationSeed,
     LearnedSteps,
     LoadFields,
@@ -58,6 +59,7 @@ def evaluate_command(
         ),
     ] = None,
     network: EvaluationNetworks = None,
+    protocol: EvaluationProtocolName = None,
     num_networks: NumNetworks = None,
     epochs: EvaluationEpochs = None,
     augment: Augment = None,
@@ -83,11 +85,11 @@ def evaluate_command(
     from condenset.pipeline.evaluation import start_evaluation
     from condenset.pipeline.evaluation_plan import EvaluationRequest
 
-    options = {"num_networks": num_networks, "epochs": epochs, "augment": augment, "learned_steps": learned_steps}
+    training = {"num_networks": num_networks, "epochs": epochs, "augment": augment, "learned_steps": learned_steps}
     request = EvaluationRequest(
         paths=tuple(sets),
         networks=parse_networks(network),
-        protocol_fields=drop_unset(**options),
+        protocol_fields=drop_unset(protocol=protocol, **training),
         config=config,
         dataset=dataset,
         data_dir=data_dir,

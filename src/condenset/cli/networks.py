@@ -81,11 +81,11 @@ def train_pool_command(
     protocol = pool_protocol(train, **drop_unset(network=network, epochs=epochs))
     with torch.device("meta"):  # check that the network can be built before creating the directory
         build(protocol.network, channels=train.channels, size=train.size, num_classes=train.num_classes)
-    check_pool_directory(out, pool_metadata(train, protocol, group_edges, run))
+    check_pool_directory(out, pool_metadata(train, protocol, run, edges=group_edges))
     ensure_writable(out)
     announce(f"Training {num_networks} network{'s' * (num_networks > 1)} on {dataset}", run, out)
     with in_terminal(run, "Repeat the command to resume."):
-        pool = fill_pool(train, out, num_networks, protocol, group_edges, run)
+        pool = fill_pool(train, out, num_networks, protocol, run, edges=group_edges)
     if pool.num_networks > num_networks:
         message = f"The pool already has {pool.num_networks} networks, more than --num {num_networks}."
         print_line(f"{message} All of them are used.", stderr=True)

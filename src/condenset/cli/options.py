@@ -116,7 +116,8 @@ Init = Annotated[str | None, typer.Option(help="Initial images: real or noise (d
 Augment = Annotated[
     str | None,
     typer.Option(
-        help="Augmentation, such as crop_rotate, or none (default: color_crop_cutout_flip_scale_rotate). "
+        help="Augmentation, such as crop_rotate (one of them), color+crop (both), or none (default: "
+        "color_crop_cutout_flip_scale_rotate). "
         "rotate turns by up to 15 degrees, rotate180 by any angle."
     ),
 ]
@@ -133,7 +134,33 @@ AllowFewer = Annotated[
     bool | None, typer.Option("--allow-fewer", help="Use all images of a class that has fewer than --ipc.")
 ]
 
+Pool = Annotated[
+    Path | None,
+    typer.Option(
+        callback=expand_path,
+        help="Directory of trained networks for the methods that need them. Missing ones are trained and stored there, "
+        "so that other runs can use them (default: the directory of the run).",
+    ),
+]
+
 # How to evaluate
+ProtocolName = Annotated[
+    str | None,
+    typer.Option(
+        "--protocol",
+        metavar="NAME",
+        help="How networks are trained on a set: paper, or modern, which trains longer with stronger augmentation "
+        "(default: paper). --nets, --epochs and --augment change parts of it.",
+    ),
+]
+EvaluationProtocolName = Annotated[
+    str | None,
+    typer.Option(
+        "--protocol",
+        metavar="NAME",
+        help="How networks are trained on a set: paper or modern (default: as in the run of the sets, else paper).",
+    ),
+]
 NumNetworks = Annotated[
     int | None,
     typer.Option("--nets", help="Networks to train on each set (default: 20; fewer for digits and small scales)."),
@@ -141,12 +168,13 @@ NumNetworks = Annotated[
 Epochs = Annotated[
     int | None,
     typer.Option(
-        help="Training epochs on a condensed set (default: 1000; fewer for digits and small scales). "
+        help="Training epochs on a condensed set (default: 1000, modern 1500; fewer for digits and small scales). "
         "See --whole-epochs for the whole dataset."
     ),
 ]
 EvaluationEpochs = Annotated[
-    int | None, typer.Option("--epochs", help="Training epochs on each set (default: 1000; fewer for digits).")
+    int | None,
+    typer.Option("--epochs", help="Training epochs on each set (default: 1000, modern 1500; fewer for digits)."),
 ]
 Whole = Annotated[
     bool | None, typer.Option("--whole/--no-whole", help="Also train on the whole dataset (default: --whole).")

@@ -35,6 +35,7 @@ from condenset.cli.options import (
     Out,
     Overwrite,
     Precision,
+    ProtocolName,
     Seed,
     Settings,
     WholeEpochs,
@@ -59,6 +60,7 @@ def paper_command(
     methods: Methods = None,
     ipcs: ExperimentIpc = None,
     settings: Settings = None,
+    protocol: ProtocolName = None,
     num_networks: NumNetworks = None,
     epochs: Epochs = None,
     whole_epochs: WholeEpochs = None,
@@ -100,7 +102,8 @@ def paper_command(
         "settings": tuple(settings or ()),
         "load_fields": load_fields,
         **drop_unset(seed=seed, memory_limit=parse_memory_limit(memory_limit)),
-        **drop_unset(num_networks=num_networks, epochs=epochs, whole_epochs=whole_epochs, num_sets=num_sets),
+        **drop_unset(protocol=protocol, num_networks=num_networks, epochs=epochs),
+        **drop_unset(whole_epochs=whole_epochs, num_sets=num_sets),
     }
     if dry_run:
         print_preview(preview_experiment(name, **arguments), as_json)

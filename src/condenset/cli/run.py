@@ -46,7 +46,9 @@ from condenset.cli.options import (
     Out,
     Overwrite,
     PerClass,
+    Pool,
     Precision,
+    ProtocolName,
     Seed,
     Settings,
     Train,
@@ -63,8 +65,7 @@ if TYPE_CHECKING:
     from condenset.pipeline.run import RunResult
     from condenset.runs.context import RunContext
 
-DEFAULT_METHODS = {"run": ["random", "dm"], "compare": ["all"]}  # by command
-COMPARE_HELP = "Condense a dataset with all methods, score the sets and draw accuracy against time."
+COMPARE_HELP = "Condense a dataset with all methods but variants of dm, score the sets and draw accuracy against time."
 OUTPUT_FILES = {"picture": "grid.png", "chart": "chart.png", "sets": "sets", "results": "results.json"}
 
 
@@ -82,7 +83,9 @@ def run_command(
     init: Init = None,
     augment: Augment = None,
     settings: Settings = None,
+    pool: Pool = None,
     allow_fewer: AllowFewer = None,
+    protocol: ProtocolName = None,
     whole: Whole = None,
     num_networks: NumNetworks = None,
     epochs: Epochs = None,
@@ -104,12 +107,13 @@ def run_command(
     check_one_network(network)
     shared_fields = drop_unset(network=network, augment=augment)  # of recipes and of the protocol
     request = _make_request(
-        methods or ([] if config else DEFAULT_METHODS[str(context.info_name)]),
+        methods or ([] if config else _default_methods(str(context.info_name))),
         ipcs,
         shared_fields | drop_unset(iterations=iterations, lr=lr, init=init, allow_fewer=allow_fewer),
         settings,
+        pool=str(pool or ""),
         ipc_share=ipc_share,
-        protocol_fields=shared_fields | drop_unset(num_networks=num_networks, epochs=epochs),
+        protocol_fields=shared_fields | drop_unset(protocol=protocol, num_networks=num_networks, epochs=epochs),
         whole=whole,
         whole_epochs=whole_epochs,
     )
@@ -132,6 +136,7 @@ def condense_command(
     init: Init = None,
     augment: Augment = None,
     settings: Settings = None,
+    pool: Pool = None,
     allow_fewer: AllowFewer = None,
     seed: Seed = None,
     device: Device = None,
@@ -150,7 +155,8 @@ def condense_command(
     fields = drop_unset(iterations=iterations, lr=lr, init=init, allow_fewer=allow_fewer)
     fields |= drop_unset(network=network, augment=augment)
     chosen_methods = methods or ([] if config else ["dm"])
-    request = _make_request(chosen_methods, ipcs, fields, settings, ipc_share=ipc_share, evaluate=False)
+    options: dict[str, Any] = {"pool": str(pool or ""), "ipc_share": ipc_share, "evaluate": False}
+    request = _make_request(chosen_methods, ipcs, fields, settings, **options)
     data: dict[str, Any] = {"dataset": choose_dataset(dataset, train), "data_dir": data_dir, "load_fields": load_fields}
     compute = {"seed": seed, "device": device, "precision": precision, "memory_limit": parse_memory_limit(memory_limit)}
     arguments = drop_unset(**data, **compute, config=config, out=out, overwrite=overwrite)
@@ -182,6 +188,13 @@ def _make_request(
         method_fields=method_fields,
         **options,
     )
+
+
+def _default_methods(command: str) -> list[str]:
+    """Return the methods of `run` or `compare` if none are named."""
+    from condenset.methods import METHODS
+
+    return ["random", "dm"] if command == "run" else [name for name, item in METHODS.items() if not item.variant_of]
 
 
 def _start(

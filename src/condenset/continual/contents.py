@@ -22,11 +22,13 @@ class MemoryContents:
 
     Attributes:
         image_format: What all images have in common. None until the first step.
+        partition: Parts per side of a stored image, each of which decodes to an image.
         exemplars: Images by class name, in the order of labels.
         steps: A record of each step.
     """
 
     image_format: ImageFormat | None = None
+    partition: int = 1
     exemplars: dict[str, ClassExemplars] = field(default_factory=dict)
     steps: list[dict[str, Any]] = field(default_factory=list)
 
@@ -48,6 +50,9 @@ class MemoryContents:
         arrived = split_by_class(condensed, step, counts, list(self.exemplars))
         kinds = {exemplars.soft_IK is None for exemplars in (*self.exemplars.values(), *arrived.values())}
         check(len(kinds) == 1, "labels must be all hard or all soft", "both")
+        same = not self.exemplars or condensed.partition == self.partition
+        check(same, f"the partition of the set must be {self.partition} as in earlier steps", condensed.partition)
+        self.partition = condensed.partition
         for name, new in arrived.items():
             old = self.exemplars.get(name)
             self.exemplars[name] = merge_exemplars(name, old, new, ipc, seed) if old else new
@@ -59,8 +64,9 @@ class MemoryContents:
         image_format, stored = self.require_format(), list(self.exemplars.values())
         soft_labels = [soft for exemplars in stored if (soft := exemplars.soft_labels(len(stored))) is not None]
         hard_labels = torch.repeat_interleave(torch.arange(len(stored)), torch.tensor(list(map(len, stored))))
-        return CondensedSet(
-            images=torch.cat([exemplars.images_ICHW for exemplars in stored]),
+        return CondensedSet.decode(
+            torch.cat([exemplars.images_ICHW for exemplars in stored]),
+            partition=self.partition,
             labels=torch.cat(soft_labels) if soft_labels else hard_labels,
             class_names=tuple(self.exemplars),
             mean=image_format.mean,
@@ -94,16 +100,18 @@ class MemoryContents:
         """Restore the contents from the set and the metadata of a file."""
         counts, num_real = list(metadata["counts"]), list(map(int, metadata["num_real"]))
         num_classes = len(set(condensed.class_names))
-        fits = len(counts) == len(num_real) == num_classes == condensed.num_classes and sum(counts) == len(condensed)
+        num_stored = len(condensed.stored_images)
+        fits = len(counts) == len(num_real) == num_classes == condensed.num_classes and sum(counts) == num_stored
         rule = "the metadata must give the number of images of each class"
         check(fits and min(*counts, *num_real) >= 1, rule, (counts, num_real))
-        exemplars = split_exemplars(condensed.images, condensed.labels, counts, num_real)
+        exemplars = split_exemplars(condensed.stored_images, condensed.stored_labels, counts, num_real)
         channels, height, width = condensed.images.shape[1:]
         name, shape = str(condensed.provenance["dataset"]), (channels, height, width)
         steps = [dict(step) for step in metadata["steps"]]
         check(len(steps) > 0, "the metadata must have at least one step", steps)
         return cls(
             image_format=ImageFormat(name, shape, condensed.mean, condensed.std, condensed.allow_hflip),
+            partition=condensed.partition,
             exemplars=dict(zip(condensed.class_names, exemplars, strict=True)),
             steps=steps,
         )

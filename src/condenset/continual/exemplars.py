@@ -23,7 +23,7 @@ class ClassExemplars:
     """The images of one class in a replay memory.
 
     Attributes:
-        images_ICHW: Images in pixel space.
+        images_ICHW: Stored images in pixel space.
         num_real: Number of real images that they represent.
         soft_IK: Soft labels over the classes that existed when the images were stored. None: hard labels.
     """
@@ -79,14 +79,14 @@ def split_by_class(
         condensed.class_names,
     )
     shape = (sum(counts), *step.images.shape[1:])
-    set_shape = tuple(condensed.images.shape)
+    set_shape = tuple(condensed.stored_images.shape)
     check(set_shape == shape, f"the images of the set must have the shape {shape}", set_shape)
-    labels = condensed.labels
+    labels = condensed.stored_labels
     if labels.ndim == 2:
         names = list(dict.fromkeys([*class_names, *step.class_names]))
-        labels = torch.zeros(len(condensed), len(names))
-        labels[:, [names.index(name) for name in step.class_names]] = condensed.labels
-    exemplars = split_exemplars(condensed.images, labels, counts, step.class_counts)
+        labels = torch.zeros(len(labels), len(names))
+        labels[:, [names.index(name) for name in step.class_names]] = condensed.stored_labels
+    exemplars = split_exemplars(condensed.stored_images, labels, counts, step.class_counts)
     return dict(zip(step.class_names, exemplars, strict=True))
 
 

@@ -12,7 +12,7 @@ from typing import Any, Unpack
 
 import torch
 
-from condenset import augment, networks
+from condenset import augment
 from condenset.continual.contents import MemoryContents
 from condenset.continual.steps import ImageFormat, choose_format, read_step
 from condenset.continual.training import train_classifier
@@ -25,7 +25,7 @@ from condenset.io.bytesize import parse_bytes
 from condenset.io.progress import make_progress
 from condenset.methods import METHODS, Recipe, make_recipe
 from condenset.methods.common import images_per_class
-from condenset.methods.options import RecipeOptions
+from condenset.methods.options import RecipeOptions, name_functions
 from condenset.networks import NetworkBuilder
 from condenset.runs.context import RunContext
 from condenset.training.classifier import Classifier, select_test_images
@@ -91,12 +91,11 @@ class Memory:
         **fields: Unpack[RecipeOptions],
     ) -> None:
         check_choice("on_repeat", on_repeat, REPEAT_CHOICES)
-        if "network" in fields:
-            fields["network"] = networks.as_spec(fields["network"])
         self.ipc, self.seed = check_int("ipc (images per class)", ipc, 1), check_int("seed", seed)
         self.method, self.on_repeat, self.verbose = method, on_repeat, verbose
-        recipe = make_recipe(method, ipc=self.ipc, name="", size=32, **fields)  # checks the fields before data arrive
-        self.fields = {name: getattr(recipe, name) for name in fields}  # validated, so that a file can store them
+        named = name_functions(fields)
+        recipe = make_recipe(method, ipc=self.ipc, name="", size=32, **named)  # checks the fields before data arrive
+        self.fields = {name: getattr(recipe, name) for name in named}  # validated, so that a file can store them
         self.compute = ComputeDevice.select(device, precision)
         self._memory_limit = None if memory_limit is None else parse_bytes(memory_limit)
         self._mean = None if mean is None else check_channel_stats("mean", mean)
@@ -105,7 +104,7 @@ class Memory:
         self._contents = MemoryContents()
 
     def __len__(self) -> int:
-        """Return the number of stored images."""
+        """Return the number of stored images. With a partition, `set` has more: those that they decode to."""
         return len(self._contents)
 
     def __repr__(self) -> str:

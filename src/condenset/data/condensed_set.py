@@ -25,8 +25,10 @@ from condenset.data.image_data import (
     one_line,
 )
 from condenset.data.ipc import format_ipc
+from condenset.data.partition import MAX_FACTOR, check_compact, decode_labels, decode_partition
+from condenset.data.set_checks import check_labels, check_step_sizes
 from condenset.data.transform import augment_inputs, normalize, normalize_pixels
-from condenset.errors import UserError, check, check_type, format_error, option
+from condenset.errors import UserError, check, check_int, check_type, format_error, option
 from condenset.io.directories import wrap_os_errors
 from condenset.io.files import write_tensors
 from condenset.io.metadata import read_tensor_file
@@ -41,6 +43,9 @@ class CondensedSet(Dataset[tuple[Tensor, Tensor]]):
     `cs.condense` returns one, and `CondensedSet.load` reads one from a file. Networks train on
     `augment(normalize(images))`, or on `normalized()` without augmentation.
 
+    Methods with a partition store several images in one: `compact` has the stored images, and `images` those that they
+    decode to.
+
     Attributes:
         images: (N, C, H, W) float32, nominally 0..1; values may overshoot.
         labels: (N,) int64 class indices, or (N, K) float32 logits or probabilities (soft labels).
@@ -48,6 +53,9 @@ class CondensedSet(Dataset[tuple[Tensor, Tensor]]):
         mean, std: Normalisation constants per channel.
         step_sizes: (T,) float32 sizes of the gradient-descent steps that were learned with the images, or None.
         provenance: How the set was made: method, recipe, seed, version, fingerprint of the source data, seconds, …
+        compact: The stored images, which have `partition` x `partition` parts. Each part decodes to one of `images`.
+            None: `images` are stored.
+        partition: Parts per side of a stored image.
 
     Raises:
         UserError: A tensor has a wrong shape, dtype or value.
@@ -69,6 +77,39 @@ class CondensedSet(Dataset[tuple[Tensor, Tensor]]):
     std: tuple[float, ...]
     step_sizes: Tensor | None = None
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    compact: Tensor | None = None
+    partition: int = 1
+
+    @classmethod
+    def decode(cls, compact: Tensor, *, labels: Tensor, partition: int = 1, **fields: Any) -> CondensedSet:
+        """Build a set from its stored images.
+
+        Args:
+            compact: (N, C, H, W) stored images.
+            labels: Their labels. The parts of an image have the same label.
+            partition: Parts per side of a stored image, each of which decodes to an image. 1: the images themselves.
+            fields: The other fields.
+        """
+        if partition == 1:
+            return cls(images=compact, labels=labels, **fields)
+        check_compact(compact, partition, labels)
+        images, all_labels = decode_partition(compact, partition), decode_labels(labels, partition)
+        return cls(images=images, labels=all_labels, compact=compact, partition=partition, **fields)
+
+    @property
+    def stored_images(self) -> Tensor:
+        """The images that a file contains: `compact`, or `images` without a partition."""
+        return self.images if self.compact is None else self.compact
+
+    @property
+    def stored_labels(self) -> Tensor:
+        """The labels of the stored images."""
+        return self.labels[:: self.partition**2].contiguous()
+
+    @property
+    def storage_bytes(self) -> int:
+        """The size of the stored images."""
+        return self.stored_images.nbytes
 
     def __post_init__(self) -> None:
         tensors = {"images": self.images, "labels": self.labels, "step_sizes": self.step_sizes}
@@ -87,26 +128,14 @@ class CondensedSet(Dataset[tuple[Tensor, Tensor]]):
         recipe = self.provenance.get("recipe", {})
         check(isinstance(recipe, Mapping), "the recipe in the provenance must be a mapping", type(recipe).__name__)
         check(bool(torch.isfinite(images).all()), "images must be finite", "NaN or infinity")
-        self._check_labels()
+        check_labels(self.labels, len(images), self.num_classes)
+        if self.compact is not None:
+            check_compact(self.compact, self.partition)
+            num = len(self.compact) * self.partition**2
+            check(len(images) == num, f"images must be the {num} images that the stored ones decode to", len(images))
         check_normalization(self)
-        if (steps := self.step_sizes) is not None:
-            is_vector = steps.ndim == 1 and len(steps) > 0 and steps.dtype == torch.float32
-            shape = f"{steps.dtype} of shape {tuple(steps.shape)}"
-            check(is_vector, "step_sizes must be a float32 vector with at least one element", shape)
-            check(bool((steps.isfinite() & (steps > 0)).all()), "step_sizes must be above 0", steps.tolist())
-
-    def _check_labels(self) -> None:
-        labels, num_images, num_classes = self.labels, len(self.images), self.num_classes
-        check(len(labels) == num_images, f"there must be {num_images} labels, one per image", len(labels))
-        if labels.ndim == 1:
-            check(labels.dtype == torch.int64, "hard labels must be int64", labels.dtype)
-            in_range = bool(((labels >= 0) & (labels < num_classes)).all())
-            check(in_range, f"hard labels must be in 0..{num_classes - 1}", sorted(set(labels.tolist())))
-        else:
-            shape = tuple(labels.shape)
-            check(shape == (num_images, num_classes), "soft labels must have the shape (images, classes)", shape)
-            check(labels.dtype == torch.float32, "soft labels must be float32", labels.dtype)
-            check(bool(torch.isfinite(labels).all()), "soft labels must be finite", "NaN or infinity")
+        if self.step_sizes is not None:
+            check_step_sizes(self.step_sizes)
 
     def __len__(self) -> int:
         return len(self.images)
@@ -117,7 +146,8 @@ class CondensedSet(Dataset[tuple[Tensor, Tensor]]):
         origin = [one_line(provenance["method"])] if "method" in provenance else []
         origin += [f"{one_line(format_ipc(ipc))} per class"] if ipc is not None else []
         suffix = f"; {', '.join(origin)}" if origin else ""
-        return f"CondensedSet({name}{len(self):,} images of {describe_images(self)}{suffix})"
+        stored = "" if self.compact is None else f", stored as {len(self.compact):,}"
+        return f"CondensedSet({name}{len(self):,} images of {describe_images(self)}{stored}{suffix})"
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         return self.images[index], self.labels[index]
@@ -208,6 +238,7 @@ class CondensedSet(Dataset[tuple[Tensor, Tensor]]):
             raise UserError(f"a set file must end in .safetensors, but got '{os.fspath(path)}'; {hint}")
         metadata = {
             "format": SET_FORMAT,
+            **({"partition": self.partition} if self.partition > 1 else {}),
             "class_names": list(self.class_names),
             "mean": list(self.mean),
             "std": list(self.std),
@@ -216,7 +247,7 @@ class CondensedSet(Dataset[tuple[Tensor, Tensor]]):
         if not overwrite and Path(path).exists():
             replace = option("overwrite", True)
             raise UserError(f"{path} exists already; choose another name or overwrite it with {replace}")
-        tensors = {"images": self.images, "labels": self.labels}
+        tensors = {"images": self.stored_images, "labels": self.stored_labels}
         if self.step_sizes is not None:
             tensors["step_sizes"] = self.step_sizes
         try:
@@ -244,9 +275,10 @@ class CondensedSet(Dataset[tuple[Tensor, Tensor]]):
             if metadata["format"] > SET_FORMAT:
                 newer = f"it was written by a newer version of condenset (format {metadata['format']})"
                 raise UserError(f"{newer}; upgrade to read it")
-            return cls(
-                images=tensors["images"].clone(),
+            return cls.decode(
+                tensors["images"].clone(),
                 labels=tensors["labels"].clone(),
+                partition=check_int("partition", metadata.get("partition", 1), 1, MAX_FACTOR),
                 class_names=tuple(map(str, metadata["class_names"])),
                 mean=metadata["mean"],
                 std=metadata["std"],

@@ -44,6 +44,7 @@ class ExperimentConfig:
         methods: Methods and baselines to compare. Empty: those of the experiment.
         ipcs: Numbers of images per class. Empty: those of the scale.
         settings: Fields of recipes, each FIELD=VALUE or METHOD.FIELD=VALUE.
+        protocol: Name of the evaluation protocol. None: the paper's, or all that the experiment compares.
         num_networks: Networks per set. None: as the scale has it.
         epochs: Epochs on a set. None: as the scale has it.
         whole_epochs: Epochs on the whole dataset. None: as the scale has it.
@@ -65,6 +66,7 @@ class ExperimentConfig:
     methods: tuple[str, ...] = ()
     ipcs: tuple[int, ...] = ()
     settings: tuple[str, ...] = ()
+    protocol: str | None = None
     num_networks: int | None = None
     epochs: int | None = None
     whole_epochs: int | None = None
@@ -84,7 +86,7 @@ class ExperimentConfig:
     def request(self) -> RunRequest:
         """The methods and options that the user asks for."""
         recipe_fields, method_fields = parse_settings(self.settings)
-        protocol_fields = {"num_networks": self.num_networks, "epochs": self.epochs}
+        protocol_fields = {"protocol": self.protocol, "num_networks": self.num_networks, "epochs": self.epochs}
         experiment = get_experiment(self.experiment)
         if self.num_sets is not None:
             check_int("num_sets", self.num_sets, 1, MAX_NETWORKS)

@@ -169,7 +169,7 @@ class ExperimentContext:
         """Call `measure(suffix)` once per set and merge the records: all accuracies, and the sum of the seconds."""
         records = self.for_each_set(measure)
         accuracies = [accuracy for record in records for accuracy in record["accuracies"]]
-        durations = [name for name in ("seconds", "condense_seconds") if name in records[0]]
+        durations = [name for name in ("seconds", "condense_seconds", "pool_seconds") if name in records[0]]
         return {
             **records[0],
             **{name: sum(record[name] for record in records) for name in durations},
@@ -271,6 +271,7 @@ class ExperimentContext:
                 "accuracy_mean": scores.mean,
                 "accuracy_std": scores.std,
                 "network": protocol.network,
+                "protocol": protocol.schedule,
                 "seconds": round(scores.seconds, 3),
             }
 

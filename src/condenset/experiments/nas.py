@@ -14,8 +14,8 @@ from condenset.data.split import train_val_split
 from condenset.experiments.context import ExperimentContext
 from condenset.experiments.types import ExperimentResult, Table, environment_fields
 from condenset.networks import search_space
-from condenset.pipeline.results import Record
-from condenset.report.charts import new_panels
+from condenset.pipeline.results import Record, condense_cost
+from condenset.report.charts import new_panels, total_seconds
 from condenset.runs.context import RunContext
 from condenset.search.ranking import rank_architectures
 from condenset.training.protocol import Protocol
@@ -62,12 +62,14 @@ def _rank_on_proxies(
 ) -> tuple[dict[str, Record], dict[str, Record]]:
     """Rank the architectures on the set of every method and with early stopping; return rankings and costs by name."""
     rankings, costs = dict[str, Record](), dict[str, Record]()
+    num_images: list[int] = []
     for method in context.methods:
         condensed = context.condense(method, method, context.recipe(method, ipc, train), train)
-        costs[method] = {"images": len(condensed), "condense_seconds": condensed.provenance["seconds"]}
+        costs[method] = {"images": len(condensed.stored_images), **condense_cost(condensed.provenance)}
+        num_images.append(len(condensed))
         rankings[method] = _rank(context, f"{method}-search", space, condensed, val, protocol)
     if EARLY_STOPPING in context.request.other_baselines:
-        early_protocol = _early_stopping_protocol(protocol, costs[context.methods[0]]["images"])
+        early_protocol = _early_stopping_protocol(protocol, num_images[0])
         costs[EARLY_STOPPING] = {"images": len(train), "condense_seconds": 0.0}
         rankings[EARLY_STOPPING] = _rank(context, f"{EARLY_STOPPING}-search", space, train, val, early_protocol)
     return rankings, costs
@@ -91,7 +93,7 @@ def _proxy_protocol(context: ExperimentContext) -> Protocol:
 
 def _early_stopping_protocol(proxy_protocol: Protocol, num_images: int) -> Protocol:
     """Return the protocol with as many steps on the whole dataset as on a proxy set of `num_images`."""
-    return dataclasses.replace(proxy_protocol, steps=proxy_protocol.training_steps(num_images)[0])
+    return dataclasses.replace(proxy_protocol, steps=proxy_protocol.training_steps(num_images))
 
 
 def _whole_protocol(context: ExperimentContext, proxy_protocol: Protocol) -> Protocol:
@@ -195,7 +197,7 @@ def _make_table(records: Sequence[Record]) -> Table:
     """Return the table with a column per record. The last record is that of the whole dataset."""
 
     def row(title: str, name: str, spec: str, scale: float = 1.0, *, estimated: bool = False) -> tuple[str, ...]:
-        values = [record[name] for record in records]
+        values = [total_seconds(record) if name == "condense_seconds" else record[name] for record in records]
         cells = ["-" if value is None else format(scale * value, spec) for value in values]
         return (title, *cells[:-1], ("≈ " if estimated else "") + cells[-1])
 

@@ -96,7 +96,7 @@ def _load_or_train_pool(context: ExperimentContext, recipe: DMRecipe) -> Network
     protocol, directory = pool_protocol(data, network=recipe.network, epochs=epochs), _pool_directory(context)
 
     def measure(run: RunContext) -> Record:
-        pool = fill_pool(data, directory, num, protocol, EDGES, run)
+        pool = fill_pool(data, directory, num, protocol, run, edges=EDGES)
         seconds = round(sum(event["seconds"] for event in run.network_events()), 3)
         return {"networks": pool.num_networks, "states": pool.group_sizes(), "seconds": seconds}
 

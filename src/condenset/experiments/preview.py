@@ -65,7 +65,9 @@ def preview_experiment(name: str, *, out: Path | None = None, **arguments: Any) 
     if experiment.repeats_sets:
         rows["sets per accuracy"] = str(context.num_sets)
     if experiment.scores_sets:
-        rows["scoring"] = describe_protocol(context.protocol())
+        names = (config.protocol,) if config.protocol else experiment.protocols
+        protocols = [describe_protocol(context.protocol(protocol=name)) for name in names]
+        rows["scoring"] = "; ".join(protocols)
     if experiment.scores_whole:
         rows["whole dataset"] = describe_protocol(context.protocol(whole=True))
     return {**rows, "directory": str(directory)}

@@ -9,6 +9,7 @@ from typing import Any
 from condenset.errors import UserError, check, check_choice
 from condenset.experiments.context import ExperimentContext
 from condenset.experiments.continual import run_continual
+from condenset.experiments.family import run_family
 from condenset.experiments.feature_map import run_feature_map
 from condenset.experiments.nas import EARLY_STOPPING, run_nas
 from condenset.experiments.network_groups import run_network_groups
@@ -17,11 +18,12 @@ from condenset.experiments.training_time import run_training_time
 from condenset.experiments.types import ExperimentResult
 from condenset.methods import METHODS, Method
 from condenset.pipeline.request import RunRequest
+from condenset.training.protocol import PROTOCOLS
 
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """A table or figure of the paper.
+    """A table or figure of the paper, or one like it of later methods.
 
     Attributes:
         title: One line for lists.
@@ -34,6 +36,7 @@ class Experiment:
         scores_whole: Whether it trains networks on the whole dataset too.
         repeats_sets: Whether it can make several sets with different seeds.
         several_ipcs: Whether it can compare several numbers of images per class.
+        protocols: The evaluation protocols that it scores sets by, unless the user names one.
         dataset: The dataset of the paper.
     """
 
@@ -47,6 +50,7 @@ class Experiment:
     scores_whole: bool = False
     repeats_sets: bool = False
     several_ipcs: bool = False
+    protocols: tuple[str, ...] = ("paper",)
     dataset: str = "cifar10"
 
     @property
@@ -120,6 +124,14 @@ EXPERIMENTS: dict[str, Experiment] = {
         methods=("dc", "dsa", "dm"),
         accepts=lambda method: not method.has_soft_labels,
         scores_sets=False,
+    ),
+    "family": Experiment(
+        title="Later methods of the family of dm, by both evaluation protocols",
+        run=run_family,
+        methods=("random", "dm", "idm", "datadam", "m3d", "dsdm", "dance", "tgdd", "ncfm", "dmplus"),
+        repeats_sets=True,
+        several_ipcs=True,
+        protocols=tuple(PROTOCOLS),
     ),
 }
 

@@ -24,9 +24,10 @@ from condenset.experiments.runner import run_experiment
 from condenset.experiments.types import ExperimentResult
 from condenset.io.directories import is_inside
 from condenset.io.user_directories import absolute_path, expand_user
+from condenset.methods import DMRecipe, make_recipe
 from condenset.methods.matching.pool import NetworkPool
 from condenset.pipeline.datasets import reload_data, relocate, resolve_load_options
-from condenset.pipeline.request import RunRequest
+from condenset.pipeline.request import DEFAULT_IPC, RunRequest
 from condenset.runs.context import RunContext
 from condenset.runs.directory import (
     check_output_directory,
@@ -205,8 +206,10 @@ def _absolute_pool(setting: str) -> str:
 
 def _check_pools(request: RunRequest, out: Path | None) -> None:
     """Check that pools exist and are not inside a directory that is about to be overwritten."""
-    for fields in (request.recipe_fields, *request.method_fields.values()):
-        if pool := fields.get("pool"):
-            NetworkPool.load(pool)
-            if out and is_inside(Path(pool), out):
-                raise UserError(f"{pool} is inside {out}, which would be overwritten: choose another --out")
+    for method in request.methods:
+        recipe = make_recipe(method, ipc=DEFAULT_IPC, name="", size=0, **request.fields_for(method))
+        if isinstance(recipe, DMRecipe) and recipe.pool:
+            if recipe.has_pool:
+                NetworkPool.load(recipe.pool)
+            if out and is_inside(Path(recipe.pool), out):
+                raise UserError(f"{recipe.pool} is inside {out}, which would be overwritten: choose another --out")

@@ -9,8 +9,8 @@ from condenset.errors import check
 from condenset.experiments.context import ExperimentContext
 from condenset.experiments.types import ExperimentResult, Table
 from condenset.methods import Recipe
-from condenset.pipeline.results import Record
-from condenset.report.charts import draw_curve, new_chart, set_seconds_axis
+from condenset.pipeline.results import Record, condense_cost
+from condenset.report.charts import draw_curve, new_chart, set_seconds_axis, total_seconds
 from condenset.training.scores import format_accuracy
 
 if TYPE_CHECKING:
@@ -34,10 +34,10 @@ def run_training_time(context: ExperimentContext) -> ExperimentResult:
         context.condense(name, method, recipe, snapshots=steps[method])
         for step in steps[method]:
             condensed = context.load_snapshot(name, step)
-            fields = {"method": method, "ipc": ipc, "step": step, "condense_seconds": condensed.provenance["seconds"]}
+            fields = {"method": method, "ipc": ipc, "step": step, **condense_cost(condensed.provenance)}
             records.append({**fields, **context.score(f"{name}-{step}", condensed, context.protocol())})
     rows: list[tuple[str, ...]] = [
-        (record["method"], str(record["step"]), f"{record['condense_seconds']:.3g}", format_accuracy(record))
+        (record["method"], str(record["step"]), f"{total_seconds(record):.3g}", format_accuracy(record))
         for record in records
     ]
     table = Table(("method", "image steps", "seconds", "accuracy %"), rows)
@@ -62,9 +62,9 @@ def _draw(records: Sequence[Record]) -> Figure:
     figure, axes = new_chart()
     for method in dict.fromkeys(record["method"] for record in records):
         method_records = [record for record in records if record["method"] == method]
-        seconds = [max(record["condense_seconds"], MIN_SECONDS) for record in method_records]
+        seconds = [max(total_seconds(record), MIN_SECONDS) for record in method_records]
         draw_curve(axes, seconds, method_records, method)
-    set_seconds_axis(axes, [record["condense_seconds"] for record in records], MIN_SECONDS)
+    set_seconds_axis(axes, [total_seconds(record) for record in records], MIN_SECONDS)
     axes.set_ylabel("test accuracy, %")
     axes.legend()
     return figure

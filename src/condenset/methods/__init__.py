@@ -9,26 +9,42 @@ from condenset.methods.forgetting import ForgettingRecipe
 from condenset.methods.herding import HerdingRecipe
 from condenset.methods.kcenter import KCenterRecipe
 from condenset.methods.ld import LDRecipe
-from condenset.methods.matching.dm import DMRecipe
+from condenset.methods.matching.dance import DANCERecipe
+from condenset.methods.matching.datadam import DataDAMRecipe
+from condenset.methods.matching.dmplus import DMPlusRecipe
+from condenset.methods.matching.dsdm import DSDMRecipe
+from condenset.methods.matching.idm import IDMRecipe
+from condenset.methods.matching.m3d import M3DRecipe
 from condenset.methods.matching.mmd import MMDRecipe
+from condenset.methods.matching.ncfm import NCFMRecipe
+from condenset.methods.matching.recipe import DMRecipe
+from condenset.methods.matching.tgdd import TGDDRecipe
 from condenset.methods.random import RandomRecipe
 from condenset.methods.recipe import Recipe
 from condenset.methods.registry import METHODS, Method, make_recipe, method_of, register_method
 
 __all__ = [
     "METHODS",
+    "DANCERecipe",
     "DCRecipe",
     "DDRecipe",
+    "DMPlusRecipe",
     "DMRecipe",
     "DSARecipe",
+    "DSDMRecipe",
+    "DataDAMRecipe",
     "ForgettingRecipe",
     "HerdingRecipe",
+    "IDMRecipe",
     "KCenterRecipe",
     "LDRecipe",
+    "M3DRecipe",
     "MMDRecipe",
     "Method",
+    "NCFMRecipe",
     "RandomRecipe",
     "Recipe",
+    "TGDDRecipe",
     "make_recipe",
     "method_of",
     "register_method",
@@ -46,6 +62,14 @@ _MODULES = (
     "dc",
     "dsa",
     "matching.dm",
+    "matching.idm",
+    "matching.datadam",
+    "matching.m3d",
+    "matching.dsdm",
+    "matching.dance",
+    "matching.tgdd",
+    "matching.ncfm",
+    "matching.dmplus",
 )
 for _module in _MODULES:
     register_method(importlib.import_module(f"condenset.methods.{_module}").METHOD)

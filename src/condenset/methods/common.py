@@ -21,6 +21,7 @@ from condenset.methods.registry import method_of
 from condenset.runs.context import RunContext
 
 ADAM_BETAS, ADAM_EPSILON = (0.9, 0.999), 1e-8
+REPEAT_NOISE = 0.1  # standard deviation, of normalised images
 NUM_LOSSES = 1024  # losses stored on the device until the loop reads them
 
 
@@ -71,11 +72,23 @@ def mean_weights(counts: list[int], width: int) -> Tensor:
 
 
 def initial_images(store: ClassStore, init: str, seed: int, num: int) -> Tensor:
-    """Return (K, num, C, H, W) normalised images to start from: random real images of the class, or noise."""
+    """Return (K, num, C, H, W) normalised images to start from: random real images of the class, or noise.
+
+    A class with fewer than `num` images repeats them with noise, because equal images would stay equal.
+    """
     device = store.counts.device
     key, classes_K = rng.make_key(seed, "init", device=device), torch.arange(len(store.counts), device=device)
     if init == "real":
-        return store.take_normalized(store.sample_class_indices(key, 0, classes_K, num))
+        num_sampled = min(num, store.max_count)
+        indices_KN = store.sample_class_indices(key, 0, classes_K, num_sampled)
+        counts_K1, numbers_N = store.counts.clamp(max=num_sampled)[:, None], torch.arange(num, device=device)
+        images_KNCHW = store.take_normalized(indices_KN.gather(1, numbers_N % counts_K1))
+        is_repeated_KN = numbers_N >= counts_K1
+        if not bool(is_repeated_KN.any()):
+            return images_KNCHW
+        noise_key, streams_K = rng.make_key(seed, "init noise", device=device), store.stream_ids(classes_K)
+        noise_KNCHW = rng.normal(noise_key, 0, streams_K, images_KNCHW[0].numel()).view_as(images_KNCHW)
+        return images_KNCHW + REPEAT_NOISE * noise_KNCHW * is_repeated_KN[:, :, None, None, None]
     shape = (num, *store.images_NCHW.shape[1:])
     return rng.normal(key, 0, store.stream_ids(classes_K), math.prod(shape)).view(-1, *shape)
 
@@ -113,6 +126,7 @@ def build_condensed_set(
     run: RunContext,
     seconds: float,
     step_sizes: Tensor | None = None,
+    partition: int = 1,
     **provenance: Any,
 ) -> CondensedSet:
     """Build the set of normalised images, in pixel space on the host, with its provenance.
@@ -125,10 +139,12 @@ def build_condensed_set(
         run: The run that made it.
         seconds: Time of condensing.
         step_sizes: Learned step sizes of gradient descent, if the method learns them.
+        partition: Parts per side of every image, each of which decodes to a full image.
         provenance: Further entries of the provenance.
     """
-    return CondensedSet(
-        images=denormalize(images_NCHW.detach().float().cpu(), data.mean, data.std),
+    return CondensedSet.decode(
+        denormalize(images_NCHW.detach().float().cpu(), data.mean, data.std),
+        partition=partition,
         labels=labels.cpu(),
         class_names=data.class_names,
         mean=data.mean,

@@ -1,10 +1,15 @@
-"""Types of the keywords that become fields of a recipe, for editors and type checkers."""
+"""The keywords that become fields of a recipe: their types, and functions that are given for fields."""
 
 from __future__ import annotations
 
 import os
-from typing import TypedDict
+from collections.abc import Mapping
+from typing import Any, TypedDict
 
+from condenset import networks
+from condenset.methods.matching.objectives import OBJECTIVES, Objective
+from condenset.methods.matching.recipe import SAMPLERS
+from condenset.methods.matching.user_functions import UserSampler, register_function
 from condenset.networks import NetworkBuilder
 
 
@@ -13,9 +18,13 @@ class RecipeOptions(TypedDict, total=False):
 
     allow_fewer: bool
     augment: str
+    average: float
     bandwidth: float
     batch_size: int
+    calibration: float
+    clamp: bool
     epochs: int
+    features: str
     fixed_network: bool
     group: str
     init: str
@@ -23,12 +32,33 @@ class RecipeOptions(TypedDict, total=False):
     iterations: int
     kernel: str
     lr: float
+    lr_decay: bool
     momentum: float
     network: str | NetworkBuilder
     network_lr: float
+    objective: str | Objective
     outer_steps: int | None
+    partition: int
     pool: str | os.PathLike[str]
+    pool_epochs: int
+    pool_size: int
     ridge: float
+    sampler: str | UserSampler
     softness: float
     step_size: float
     steps: int
+
+
+def name_functions(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options with functions replaced by names, which a recipe can record.
+
+    The functions are available under these names for the rest of the process: a network builder, an objective and a
+    sampler of networks.
+    """
+    named = dict(options)
+    if "network" in named:
+        named["network"] = networks.as_spec(named["network"])
+    for field, built_in in (("objective", OBJECTIVES), ("sampler", SAMPLERS)):
+        if callable(named.get(field)):
+            named[field] = register_function(field, named[field], built_in)
+    return named

@@ -36,6 +36,10 @@ class Recipe:
         object.__setattr__(self, "ipc", check_ipc(self.ipc))
         check_bool_fields(self, "allow_fewer")
 
+    def config_fields(self) -> dict[str, Any]:
+        """Return the settings as recipe.toml has them."""
+        return dataclasses.asdict(self)
+
     def to_dict(self) -> dict[str, Any]:
         """Return the settings as a JSON file has them: a tuple is a list."""
         fields = dataclasses.asdict(self)

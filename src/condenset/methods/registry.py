@@ -59,6 +59,8 @@ class Method:
         is_coreset: Whether the method selects real images instead of learning synthetic ones.
         has_soft_labels: Whether the label of an image is a distribution over the classes.
         supports_snapshots: Whether a run can save the set as it is after certain iterations.
+        variant_of: The method that it is a variant of, with other settings. `compare` leaves variants out unless they
+            are named.
         network_fits_evaluation: Whether the recipe's network can score the sets of other methods too.
     """
 
@@ -78,6 +80,7 @@ class Method:
     is_coreset: bool = False
     has_soft_labels: bool = False
     supports_snapshots: bool = False
+    variant_of: str = ""
     network_fits_evaluation: bool = True
 
 

@@ -1,6 +1,7 @@
 """Network samplers: draw the network of each iteration, and run the step that uses it.
 
-Shapes: P parameters of a network, G networks of a pool.
+Shapes: P parameters of a network, G networks of a pool, S states of E networks with T parameters each, including those
+of the classifier.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +22,9 @@ from condenset.engine.cuda_graph import capture_step
 from condenset.engine.device import ComputeDevice
 from condenset.networks import FlatParameters
 
+if TYPE_CHECKING:
+    from condenset.methods.matching.sets import SyntheticSets
+
 
 class NetworkSampler(ABC):
     """Sample the parameters of one network per iteration.
@@ -31,6 +36,11 @@ class NetworkSampler(ABC):
 
     parameters: FlatParameters
     on_host = False
+
+    @property
+    def state(self) -> dict[str, Tensor]:
+        """Tensors that `train` changes."""
+        return {}
 
     def prepare(self, iteration: int) -> None:  # noqa: B027
         """Do the work of an iteration that cannot run on the device."""
@@ -51,6 +61,13 @@ class NetworkSampler(ABC):
     def sample(self, clock: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:
         """Return the same parameters by name, in the dtype to compute with."""
         return self.unflatten(self.sample_weights(clock), dtype)
+
+    def sample_classifier(self, clock: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:
+        """Return the parameters of a trained network with its classifier, which calibrates the images."""
+        raise NotImplementedError
+
+    def train(self, clock: Tensor, sets: SyntheticSets) -> None:  # noqa: B027
+        """Train the networks on the synthetic images, if the sampler does so, at the end of an iteration."""
 
     def unflatten(self, weights_P: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:
         """Return parameters and fixed tensors by name, for `torch.func.functional_call`."""
@@ -90,6 +107,60 @@ class PoolNetworks(NetworkSampler):
 
     def sample_weights(self, clock: Tensor) -> Tensor:
         return self.weights_GP.index_select(0, rng.random_index(self.key, clock, len(self.weights_GP)))[0]
+
+
+class TrainedNetworks(NetworkSampler):
+    """Sample networks that were trained on the real images, in some state of their training.
+
+    Args:
+        network: The network with its classifier.
+        weights_EST: S states of E networks with T parameters. The first state is the initial one, the last is trained.
+        seed: The seed of the run.
+        kind: "final": the trained state. "checkpoints": any state. "interpolated": between the first and the last.
+        lookahead: The calibration uses the state this number of states later, at most. None: the trained state.
+    """
+
+    def __init__(
+        self, network: nn.Module, weights_EST: Tensor, seed: int, kind: str, *, lookahead: int | None = None
+    ) -> None:
+        self.weights_EST, self.kind, self.lookahead = weights_EST, kind, lookahead
+        self.last_state, device = weights_EST.shape[1] - 1, weights_EST.device
+        self.parameters = FlatParameters(network, device)
+        self.network_key, self.state_key = (rng.make_key(seed, use, device=device) for use in ("network", "state"))
+
+    def sample(self, clock: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:
+        return remove_classifier(self.unflatten(self.sample_weights(clock), dtype))
+
+    def sample_weights(self, clock: Tensor) -> Tensor:
+        if self.kind == "interpolated":
+            fraction = rng.flat_uniform(self.state_key, clock, 1)[0]
+            return torch.lerp(self._read(clock, self.last_state).float(), self._read(clock, 0).float(), fraction)
+        return self._read(clock, self._sample_state(clock))
+
+    def sample_classifier(self, clock: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:
+        state: int | Tensor = self.last_state
+        if self.lookahead is not None:
+            later = (rng.flat_uniform(self.state_key, clock, 2)[1] * (self.lookahead + 1)).long()
+            state = (self._sample_state(clock) + later).clamp(max=self.last_state)
+        return self.unflatten(self._read(clock, state), dtype)
+
+    def _sample_state(self, clock: Tensor) -> int | Tensor:
+        """Return the index of the state of this iteration."""
+        if self.kind == "final":
+            return self.last_state
+        num_states = self.last_state + 1
+        return (rng.flat_uniform(self.state_key, clock, 1)[0] * num_states).long().clamp(max=self.last_state)
+
+    def _read(self, clock: Tensor, state: int | Tensor) -> Tensor:
+        """Return the (T,) weights of a state of the network of this iteration."""
+        num_networks, num_states, _ = self.weights_EST.shape
+        row = rng.random_index(self.network_key, clock, num_networks) * num_states + state
+        return self.weights_EST.flatten(0, 1).index_select(0, row)[0]
+
+
+def remove_classifier(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the parameters of a built-in network without those of its classifier."""
+    return {name: value for name, value in parameters.items() if not name.startswith("classifier.")}
 
 
 class BuiltNetworks(NetworkSampler):
@@ -134,7 +205,9 @@ class BuiltNetworks(NetworkSampler):
         return networks.fixed_tensors(self.network, self.weights_P.device, dtype)
 
 
-def build_network(spec: str, data: ImageData, *, seed: int = 0, embedding: bool = False) -> nn.Module:
+def build_network(
+    spec: str, data: ImageData, *, seed: int = 0, embedding: bool = False, features: str = "last"
+) -> nn.Module:
     """Build a network for the images of a dataset, in evaluation mode.
 
     Batch norm uses the statistics of its batch. Dropout is off: a method that computes a pass twice, or in chunks, must
@@ -145,16 +218,17 @@ def build_network(spec: str, data: ImageData, *, seed: int = 0, embedding: bool 
         data: The dataset.
         seed: Seed of the initialisation.
         embedding: Remove the classifier, so that the network returns its embedding.
+        features: The features of the embedding, as in `networks.to_embedding`.
     """
     network = networks.build(spec, channels=data.channels, size=data.size, num_classes=data.num_classes, seed=seed)
     network = networks.use_batch_statistics(network).eval()
-    return networks.to_embedding(network) if embedding else network
+    return networks.to_embedding(network, features) if embedding else network
 
 
-def build_on_meta(spec: str, data: ImageData, *, embedding: bool = False) -> nn.Module:
+def build_on_meta(spec: str, data: ImageData, *, embedding: bool = False, features: str = "last") -> nn.Module:
     """Build a network without values: its parameters are sampled in every iteration."""
     with torch.device("meta"):
-        return build_network(spec, data, embedding=embedding)
+        return build_network(spec, data, embedding=embedding, features=features)
 
 
 def sample_new_networks(

@@ -7,12 +7,21 @@ from abc import ABC, abstractmethod
 from torch import Tensor, nn
 
 from condenset.errors import UserError
+from condenset.networks.block_features import concatenate_features
 
 
 class Network(nn.Module, ABC):
-    """A classifier of images (N, C, H, W). `embed` computes the input of the final linear layer."""
+    """A classifier of images (N, C, H, W). `embed` computes the input of the final linear layer.
 
+    Attributes:
+        blocks: Blocks of convolutions, if the network has any.
+        classifier: The final linear layer.
+        feature_kind: What an embedding without classifier returns: "last", "blocks" or "attention".
+    """
+
+    blocks: nn.Sequential
     classifier: nn.Linear
+    feature_kind: str = "last"
 
     @property
     def num_features(self) -> int:
@@ -25,8 +34,19 @@ class Network(nn.Module, ABC):
 
     def forward(self, images: Tensor) -> Tensor:
         """Map images (N, C, H, W) to logits (N, K). Subclasses do not override this."""
-        logits: Tensor = self.classifier(self.embed(images))
+        features = self.embed(images) if self.feature_kind == "last" else self._embed_blocks(images)
+        logits: Tensor = self.classifier(features)
         return logits
+
+    def _embed_blocks(self, images: Tensor) -> Tensor:
+        """Return features (N, F) of all blocks."""
+        maps: list[Tensor] = []
+        hooks = [block.register_forward_hook(lambda module, args, out: maps.append(out)) for block in self.blocks]
+        try:
+            return concatenate_features(self.feature_kind, maps, self.embed(images))
+        finally:
+            for hook in hooks:
+                hook.remove()
 
 
 def padded_size(size: int) -> int:

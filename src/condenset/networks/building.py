@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from condenset.errors import UserError, check, format_error
+from condenset.errors import UserError, check, wrap_errors
 from condenset.networks.parameters import contains_batch_norm, initialize
 from condenset.networks.registry import find_architecture, has_default_init
 from condenset.networks.spec import Architecture
@@ -58,12 +58,8 @@ def _check_built_network(network: object, channels: int, size: int, num_classes:
 @contextlib.contextmanager
 def wrap_user_errors(spec: str) -> Iterator[None]:
     """Turn exceptions in the code of a user's network into a UserError. In a built-in network they are bugs."""
-    try:
+    with contextlib.nullcontext() if has_default_init(spec) else wrap_errors(f"network {spec!r}"):
         yield
-    except Exception as error:
-        if has_default_init(spec) or isinstance(error, UserError):
-            raise
-        raise UserError(f"network {spec!r} failed: {format_error(error)}") from error
 
 
 @contextlib.contextmanager

@@ -10,8 +10,16 @@ from condenset.errors import UserError
 from condenset.networks.base import Network
 
 
-def to_embedding(network: nn.Module) -> nn.Module:
+def to_embedding(network: nn.Module, features: str = "last") -> nn.Module:
     """Return a module that maps images (N, C, H, W) to their embedding (N, F).
+
+    Args:
+        network: The network.
+        features: "last" for the embedding; "blocks" or "attention" for features of all blocks of a built-in network,
+            as `concatenate_features` computes them.
+
+    Returns:
+        A module with the same parameters, except those of the classifier:
 
     - A `Network` loses its classifier, in place.
     - For any other module with an `embed` method, the embedding is the result of that method.
@@ -19,7 +27,11 @@ def to_embedding(network: nn.Module) -> nn.Module:
 
     Modules other than `Network` are put into evaluation mode, so that dropout does not depend on a global generator.
     """
+    has_blocks = isinstance(network, Network) and hasattr(network, "blocks")
+    if features != "last" and not has_blocks:
+        raise UserError(f"features must be 'last' for a network without blocks, but got {features!r}")
     if isinstance(network, Network):
+        network.feature_kind = features
         network.classifier = nn.Identity()  # type: ignore[assignment]
         return network
     if callable(getattr(network, "embed", None)):

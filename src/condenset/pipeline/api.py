@@ -7,11 +7,10 @@ import os
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Unpack
 
 import torch
 
-from condenset import networks
 from condenset.augment import remove_unused_flip
 from condenset.data.condensed_set import CondensedSet, check_train_set
 from condenset.data.image_data import ImageData, check_image_data
@@ -24,7 +23,7 @@ from condenset.errors import UserError, check, check_path
 from condenset.io.bytesize import parse_bytes
 from condenset.io.progress import make_progress
 from condenset.methods import Recipe, make_recipe, method_of
-from condenset.methods.options import RecipeOptions
+from condenset.methods.options import RecipeOptions, name_functions
 from condenset.pipeline.evaluation_overlap import is_made_from
 from condenset.pipeline.execute import load_or_condense
 from condenset.runs.context import RunContext
@@ -70,7 +69,9 @@ def condense(
             dm; `condenset methods` lists all). They replace the paper's settings for the dataset. `network` is a
             spec such as "convnet(width=64)", or a builder `(channels, size, num_classes) -> torch.nn.Module`. The
             embedding of your own module is what its `embed` method returns or, without one, the input of its last
-            `nn.Linear`.
+            `nn.Linear`. For dm and its successors, `objective` may be your own function of features
+            `(real, synthetic, real_weights, synthetic_weights) -> distance per class`, and `sampler` a function
+            `iteration -> torch.nn.Module`.
 
     Returns:
         The condensed set.
@@ -98,7 +99,7 @@ def condense(
             raise UserError("ipc and ipc_share exclude each other: give one of the two")
         allow_fewer = options.get("allow_fewer") is True
         numbers = resolve_ipc(data, Recipe.ipc if ipc is None else ipc, ipc_share, allow_fewer=allow_fewer)
-        recipe = make_recipe(method, ipc=numbers, name=data.name, size=data.size, **_with_network_spec(options))
+        recipe = make_recipe(method, ipc=numbers, name=data.name, size=data.size, **name_functions(options))
     recipe = remove_unused_flip(recipe, allow_hflip=data.allow_hflip)
     run = RunContext(
         seed=seed,
@@ -120,7 +121,7 @@ def condense(
 def evaluate(
     train_set: CondensedSet | ImageData,
     test_set: ImageData | None,
-    protocol: Protocol | None = None,
+    protocol: str | Protocol | None = None,
     *,
     seed: int = 0,
     device: str | torch.device | None = None,
@@ -135,15 +136,16 @@ def evaluate(
         train_set: A condensed set, or a whole dataset for comparison.
         test_set: The test images, such as `load("digits").test`. None, the test split of a dataset without one, raises
             an error.
-        protocol: How many networks are trained, and how. None: built from the keywords.
+        protocol: How many networks are trained, and how: "paper", "modern" or a `Protocol`. None: "paper".
         seed: The same seed gives the same scores.
         device: "cpu", "cuda" or "mps". Default: the fastest one available.
         precision: "float32" or "bfloat16". Default: bfloat16 on GPUs that support it.
         directory: Store finished networks here. Called again with the same arguments, `evaluate` continues. It computes
             with the number of CPU threads of the first call.
         verbose: Show progress.
-        **options: Fields of the protocol (see `help(cs.Protocol)`). `network` is a spec, or a builder
-            `(channels, size, num_classes) -> torch.nn.Module`. Default: the network that the set was condensed with.
+        **options: Fields that differ from the named protocol (see `help(cs.Protocol)`). `network` is a spec, or a
+            builder `(channels, size, num_classes) -> torch.nn.Module`. Default: the network that the set was
+            condensed with.
 
     Returns:
         The test accuracy of each network, with mean and standard deviation.
@@ -163,11 +165,11 @@ def evaluate(
     check_image_data("test_set", test_set, "test")
     assert test_set is not None
     check_num_classes(test_set.class_names, test_set.name)
-    if protocol is None:
-        protocol = protocol_for(train_set, test_set, **_with_network_spec(options))
+    if isinstance(protocol, Protocol):
+        check(not options, "a protocol with all its fields must come without other settings", sorted(options))
     else:
-        check(isinstance(protocol, Protocol), "protocol must be a Protocol", type(protocol).__name__)
-        check(not options, "a protocol must come without other settings", sorted(options))
+        name = {} if protocol is None else {"protocol": protocol}
+        protocol = protocol_for(train_set, test_set, **name, **options)
     run = RunContext(
         seed=seed,
         compute=ComputeDevice.select(device, precision),
@@ -183,10 +185,3 @@ def evaluate(
     check_path("directory", directory)
     with open_work_directory(Path(directory), run):
         return score_set(train_set, test_set, protocol, run)
-
-
-def _with_network_spec(options: Any) -> dict[str, Any]:
-    """Return the options with a network builder replaced by a spec that names it."""
-    if "network" not in options:
-        return dict(options)
-    return {**options, "network": networks.as_spec(options["network"])}

@@ -29,7 +29,7 @@ def plan_to_toml(plan: Plan) -> str:
     lines += format_toml({name: getattr(plan, name) for name in names} | plan.load_options.changed_fields())
     for job in plan.condense_jobs:
         assert job.recipe is not None
-        lines += ["", "[[jobs]]", *format_toml({"method": job.method, **dataclasses.asdict(job.recipe)})]
+        lines += ["", "[[jobs]]", *format_toml({"method": job.method, **job.recipe.config_fields()})]
     for table in PROTOCOL_TABLES:
         if protocol := getattr(plan, table):
             lines += ["", f"[{table}]", *format_toml(dataclasses.asdict(protocol))]

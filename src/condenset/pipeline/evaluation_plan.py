@@ -24,7 +24,7 @@ from condenset.pipeline.evaluation_images import TestImageCache
 from condenset.pipeline.sets import find_sets
 from condenset.training.evaluation import network_of_set
 from condenset.training.learned_steps import read_learned_steps
-from condenset.training.protocol import OVERRIDDEN_FIELDS, Protocol, check_ignored_options, make_protocol
+from condenset.training.protocol import Protocol, check_ignored_options, make_protocol, without_overridden
 
 OWN = "own"  # in place of a network: that of each set, else that of its run, else the default
 
@@ -36,7 +36,7 @@ class EvaluationRequest:
     Attributes:
         paths: Set files, run directories and directories of set files.
         networks: Specs, or `OWN`. Empty: the network that all sets have in common, else the default.
-        protocol_fields: Other fields of the protocol.
+        protocol_fields: Other fields of the protocol, and its name as `protocol`.
         config: A recipe.toml with the protocol. None: that of the run of the sets, else the default.
         dataset: Name or path of the dataset with the test images. None: the one that each set was made from.
         data_dir: Directory of the datasets.
@@ -98,7 +98,7 @@ def _choose_protocols(sets: Sequence[OpenedSet], request: EvaluationRequest) -> 
     """Return the protocols of each set, one per network. Without other options, all sets have the same."""
     explicit = dict(request.protocol_fields)
     config = dict(read_plan(request.config).explicit.get("protocol", {})) if request.config else None
-    shared = _without_overridden(_common_run_fields(sets) if config is None else config, explicit)
+    shared = without_overridden(_common_run_fields(sets) if config is None else config, explicit)
     config_network = shared.pop("network", None)
     learned_steps = bool((shared | explicit).get("learned_steps"))
     if request.networks:
@@ -148,13 +148,6 @@ def _run_fields(opened: OpenedSet) -> dict[str, Any]:
     return {name: value for name, value in dataclasses.asdict(opened.plan.protocol).items() if name != "network"}
 
 
-def _without_overridden(fields: Mapping[str, Any], explicit: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out the fields that an explicit option overrides, such as `steps` if `epochs` is given."""
-    dropped = {name for override, names in OVERRIDDEN_FIELDS.items() if explicit.get(override) for name in names}
-    dropped |= {override for override, names in OVERRIDDEN_FIELDS.items() if explicit.keys() & set(names)}
-    return {name: value for name, value in fields.items() if name not in dropped}
-
-
 def _own_network(opened: OpenedSet) -> str | None:
     """Return the network that a set was learned with. A set with step sizes works with it only together with them."""
     return network_of_set(opened.condensed) if opened.condensed.step_sizes is None else None
@@ -190,7 +183,7 @@ def _warn_about_other_protocols(
     for opened, (protocol, *_) in zip(sets, protocols, strict=True):
         fields = dataclasses.asdict(protocol)
         run_fields = {name: value for name, value in _run_fields(opened).items() if name not in explicit}
-        run_fields = _without_overridden(run_fields, explicit)
+        run_fields = without_overridden(run_fields, explicit)
         if differing := [name for name, value in run_fields.items() if fields[name] != value]:
             warnings.warn(
                 f"the runs of the sets differ in {', '.join(differing)} of their protocols: all sets are scored by "

@@ -18,6 +18,7 @@ from condenset.report.charts import save_comparison
 from condenset.report.grid import save_grid
 from condenset.runs.context import RunContext
 from condenset.training.evaluation import score_set
+from condenset.training.scores import name_protocol
 
 OTHER_SIZES = "other sizes"  # key in a checkpoint's recipe: how the sets that are learned at once differ from the first
 
@@ -169,4 +170,4 @@ def _save_figures(plan: Plan, records: list[Record], dataset: str, directory: Pa
     scored = [record for record in records if "accuracy_mean" in record]
     if len({record["method"] for record in scored if record["ipc"]}) > 1 and not chart.exists():
         with wrap_os_errors(chart):
-            save_comparison(scored, dataset, chart)
+            save_comparison(scored, name_protocol(dataset, scored[0].get("protocol")), chart)

@@ -10,7 +10,7 @@ from typing import Any
 
 from condenset.augment import remove_unused_flip
 from condenset.data.image_data import ImageData
-from condenset.data.ipc import Ipc, format_ipc, mean_ipc, resolve_ipc
+from condenset.data.ipc import Ipc, format_ipc, resolve_ipc
 from condenset.data.options import LoadOptions
 from condenset.engine.device import ComputeDevice
 from condenset.engine.memory import check_network_fits
@@ -19,7 +19,7 @@ from condenset.errors import UserError, check, check_int
 from condenset.methods import METHODS, Recipe, make_recipe
 from condenset.methods.common import images_per_class
 from condenset.pipeline.request import DEFAULT_IPC, RunRequest
-from condenset.training.protocol import Protocol, make_protocol
+from condenset.training.protocol import Protocol, make_protocol, without_overridden
 
 WHOLE = "whole"  # the name of the job that scores the whole dataset
 
@@ -135,7 +135,7 @@ def make_plan(data: ImageData, request: RunRequest, base: Plan | None = None, **
     request.check_fields([method for method, _ in pairs])
     jobs = []
     for method, ipc in pairs:
-        fields = {**_config_fields(base, method, ipc), **request.fields_for(method), "ipc": ipc}
+        fields = {**_config_fields(data, base, method, ipc), **request.fields_for(method), "ipc": ipc}
         recipe = make_recipe(method, name=data.name, size=data.size, **fields)
         jobs.append(Job(method=method, recipe=remove_unused_flip(recipe, allow_hflip=data.allow_hflip)))
     protocol = _plan_protocol(data, request, base, jobs) if request.evaluate else None
@@ -188,28 +188,32 @@ def _method_ipc_pairs(data: ImageData, request: RunRequest, base: Plan | None) -
 
 def _fit_ipc(data: ImageData, request: RunRequest, base: Plan | None, method: str, ipc: Ipc) -> Ipc:
     """Return the images per class that the set will have: with `allow_fewer`, at most the images of the class."""
-    fields = {**_config_fields(base, method, ipc), **request.fields_for(method)}
+    fields = {**_config_fields(data, base, method, ipc), **request.fields_for(method)}
     return resolve_ipc(data, ipc, allow_fewer=fields.get("allow_fewer") is True)
 
 
-def _config_fields(base: Plan | None, method: str, ipc: Ipc) -> dict[str, Any]:
+def _config_fields(data: ImageData, base: Plan | None, method: str, ipc: Ipc) -> dict[str, Any]:
     """Return the recipe fields of a method in the config file.
 
     They come from the job with the same number of images per class, else from the method's first job. In the second
-    case, defaults that depend on that number, such as the learning rate, are left out.
+    case, defaults and presets that depend on that number, such as the learning rate, are left out.
     """
     jobs = [job for job in base.condense_jobs if job.method == method] if base else []
     job = next((job for job in jobs if job.ipc == ipc), jobs[0] if jobs else None)
     if job is None or job.recipe is None:
         return {}
     fields = dict(job.explicit) or dataclasses.asdict(job.recipe)
-    defaults = METHODS[method].ipc_defaults(mean_ipc(job.recipe.ipc)) if job.ipc != ipc else {}
-    return {name: value for name, value in fields.items() if name not in defaults or value != defaults[name]}
+    old, new = (
+        dataclasses.asdict(make_recipe(method, name=data.name, size=data.size, ipc=number))
+        for number in (job.recipe.ipc, ipc)
+    )
+    return {name: value for name, value in fields.items() if old[name] == new[name] or value != old[name]}
 
 
 def _plan_protocol(data: ImageData, request: RunRequest, base: Plan | None, jobs: list[Job]) -> Protocol:
     """Return the protocol that scores all sets."""
-    fields = {**_common_network(jobs), **_config_protocol(base, "protocol"), **request.protocol_fields}
+    config = without_overridden(_config_protocol(base, "protocol"), request.protocol_fields)
+    fields = {**_common_network(jobs), **config, **request.protocol_fields}
     protocol = make_protocol(name=data.name, size=data.size, **fields)
     return remove_unused_flip(protocol, allow_hflip=data.allow_hflip)
 
@@ -221,7 +225,8 @@ def _plan_whole_protocol(
     by_default = base is None or base.whole is not None or request.whole_epochs is not None
     if not (by_default if request.whole is None else request.whole):
         return None
-    fields = {"network": protocol.network, **_config_protocol(base, "whole"), **request.whole_protocol_fields}
+    config = without_overridden(_config_protocol(base, "whole"), request.whole_protocol_fields)
+    fields = {"network": protocol.network, **config, **request.whole_protocol_fields}
     whole = make_protocol(name=data.name, size=data.size, whole=True, **fields)
     return remove_unused_flip(whole, allow_hflip=data.allow_hflip)
 
@@ -229,7 +234,7 @@ def _plan_whole_protocol(
 def _common_network(jobs: list[Job]) -> dict[str, Any]:
     """Return the network that all sets are scored on, or nothing if no method has a suitable one.
 
-    If several methods have one, the method that is registered last decides: among the built-in methods, `dm`.
+    If several methods have one, the method that is registered last decides.
     """
     order = list(METHODS)
     suitable = [job for job in jobs if METHODS[job.method].network_fits_evaluation]

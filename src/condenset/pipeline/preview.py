@@ -82,9 +82,10 @@ def describe_recipe(recipe: Recipe, data: ImageData, compute: ComputeDevice, mem
 
 
 def describe_protocol(protocol: Protocol) -> str:
-    """Return how many networks are trained, and how long."""
+    """Return how many networks are trained, how long, and by which protocol."""
     length = f"{protocol.epochs} epochs" if protocol.steps is None else f"{protocol.steps} steps"
-    return f"{protocol.num_networks} × {protocol.network}, {length}, augment={protocol.augment}"
+    name = f"{protocol.schedule} protocol"
+    return f"{protocol.num_networks} × {protocol.network}, {name}, {length}, augment={protocol.augment}"
 
 
 def advise_size(plan: Plan, data: ImageData) -> str:

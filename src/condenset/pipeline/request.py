@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +11,8 @@ from condenset import networks
 from condenset.config import field_names
 from condenset.data.ipc import check_ipc_share
 from condenset.errors import UserError, check, check_choice
-from condenset.methods import METHODS, Recipe, make_recipe
+from condenset.methods import METHODS, DMRecipe, Recipe, make_recipe
+from condenset.methods.matching.recipe import POOL_SAMPLERS
 from condenset.training.protocol import make_protocol
 
 DEFAULT_IPC = Recipe.ipc
@@ -26,9 +27,10 @@ class RunRequest:
         other_baselines: Baselines of an experiment that make no set, and therefore are not methods.
         ipcs: Numbers of images per class, one for each size of set. Empty: those of the config file, else 10.
         ipc_share: Share of the images of each class, in place of `ipcs`.
+        pool: Directory of trained networks for the methods whose sampler needs them.
         recipe_fields: Recipe fields for every method that has them.
         method_fields: Recipe fields by method. They override `recipe_fields`.
-        protocol_fields: Fields of the evaluation protocol.
+        protocol_fields: Fields of the evaluation protocol, and its name as `protocol`.
         evaluate: Score the sets.
         whole: Score the whole dataset too. None: as in the config file, else yes.
         whole_epochs: Epochs on the whole dataset. Giving them implies `whole`.
@@ -38,6 +40,7 @@ class RunRequest:
     other_baselines: tuple[str, ...] = ()
     ipcs: tuple[int, ...] = ()
     ipc_share: float | None = None
+    pool: str = ""
     recipe_fields: dict[str, Any] = field(default_factory=dict)
     method_fields: dict[str, dict[str, Any]] = field(default_factory=dict)
     protocol_fields: dict[str, Any] = field(default_factory=dict)
@@ -54,6 +57,7 @@ class RunRequest:
             check_ipc_share(self.ipc_share)
         if self.methods:
             self.check_fields(self.methods)
+            self._check_pool()
         for method in self.methods:
             for ipc in self.ipcs or (DEFAULT_IPC,):
                 make_recipe(method, ipc=ipc, name="", size=0, **self.fields_for(method))
@@ -72,7 +76,16 @@ class RunRequest:
         """Return the recipe fields that apply to a method."""
         names = field_names(METHODS.lookup(method).recipe)
         shared = {name: value for name, value in self.recipe_fields.items() if name in names}
-        return shared | self.method_fields.get(method, {})
+        fields = shared | self.method_fields.get(method, {})
+        return {"pool": self.pool, **fields} if self.pool and _uses_pool(method, fields) else fields
+
+    def _check_pool(self) -> None:
+        """Check that at least one method uses the pool."""
+        if self.pool and not any("pool" in self.fields_for(method) for method in self.methods):
+            raise UserError(
+                f"--pool must come with a method that matches with trained networks, such as dmplus, but got "
+                f"{', '.join(self.methods)}: for dm, use --set dm.pool={self.pool}"
+            )
 
     def check_fields(self, methods: Collection[str]) -> None:
         """Check that at least one of the methods has each field, and that `method_fields` names only these methods."""
@@ -82,6 +95,12 @@ class RunRequest:
             check_choice(f"an option of {', '.join(dict.fromkeys(methods))}", name, sorted(names))
         for method in self.method_fields:
             check_choice("the method of a setting", method, dict.fromkeys(methods))
+
+
+def _uses_pool(method: str, fields: Mapping[str, Any]) -> bool:
+    """Return whether the networks of a method come from a pool."""
+    recipe = METHODS.lookup(method).recipe
+    return issubclass(recipe, DMRecipe) and fields.get("sampler", recipe.sampler) in POOL_SAMPLERS
 
 
 def parse_settings(settings: Sequence[str]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:

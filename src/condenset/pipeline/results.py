@@ -47,6 +47,7 @@ def make_record(dataset: str, train_set: CondensedSet | ImageData, scores: Score
         "seed": run.seed,
         "network": scores.protocol["network"] if scores else recipe.get("network"),
         **(_score_fields(scores) if scores else {}),
+        **_size_fields(train_set),
         **condense_cost({"peak_memory_bytes": run.compute.peak_memory(), **provenance}),
         **({"evaluate_seconds": round(scores.seconds, 3)} if scores else {}),
         "iterations": recipe.get("iterations", 0),
@@ -58,6 +59,12 @@ def make_record(dataset: str, train_set: CondensedSet | ImageData, scores: Score
     }
 
 
+def _size_fields(train_set: CondensedSet | ImageData) -> Record:
+    """Return the number of images that networks see, and the bytes of the stored images."""
+    stored = train_set.images if isinstance(train_set, ImageData) else train_set.stored_images
+    return {"images": len(train_set), "storage_bytes": stored.nbytes}
+
+
 def _score_fields(scores: Scores) -> Record:
     """Return the accuracies and how the networks were trained: for epochs, steps, or the steps of the set."""
     protocol = scores.protocol
@@ -67,6 +74,7 @@ def _score_fields(scores: Scores) -> Record:
         "accuracy_std": scores.std,
         "accuracies": list(scores.accuracies),
         "balanced_accuracy": scores.balanced_accuracy,
+        "protocol": protocol["schedule"],
         length: protocol[length],
         "augment": protocol["augment"],
     }
@@ -86,10 +94,16 @@ def _class_fields(class_names: Sequence[str], scores: Scores) -> Record:
 
 
 def condense_cost(provenance: Mapping[str, Any]) -> Record:
-    """Return the cost of condensing a set: seconds, memory, and the sizes learned `together` in that time."""
+    """Return the cost of condensing a set: seconds, memory, and the sizes learned `together` in that time.
+
+    `pool_seconds` is the time that the networks of the method were trained before.
+    """
     seconds, ipcs, memory = (provenance.get(name) for name in ("seconds", "together", "peak_memory_bytes"))
+    pool = provenance.get("pool")
+    pool_seconds = pool.get("seconds") if isinstance(pool, Mapping) else None
     return {
         "condense_seconds": seconds if is_number(seconds) else None,
+        **({"pool_seconds": pool_seconds} if is_number(pool_seconds) else {}),
         **({"together": ipcs} if isinstance(ipcs, list) else {}),
         **({"peak_memory_bytes": memory} if isinstance(memory, int) else {}),
     }
@@ -155,7 +169,7 @@ def _is_valid_field(name: str, value: object) -> bool:
         case "ipc":
             numbers = value if isinstance(value, list) else [value]
             return value is None or (bool(numbers) and all(map(is_int, numbers)))
-        case "condense_seconds" | "evaluate_seconds":
+        case "condense_seconds" | "pool_seconds" | "evaluate_seconds":
             return value is None or is_number(value)
         case "seconds":
             return is_number(value)

@@ -12,6 +12,7 @@ import torch
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.ipc import format_ipc
 from condenset.errors import UserError, format_names
+from condenset.io.bytesize import format_bytes
 from condenset.pipeline.config import read_plan
 from condenset.runs.directory import is_run_directory
 
@@ -71,6 +72,9 @@ def set_metadata(condensed: CondensedSet) -> dict[str, Any]:
     """Return the properties of a set and its complete provenance, for JSON."""
     properties = {
         "images": len(condensed),
+        "stored_images": len(condensed.stored_images),
+        "partition": condensed.partition,
+        "storage_bytes": condensed.storage_bytes,
         "shape": list(condensed.images.shape[1:]),
         "classes": condensed.num_classes,
         "class_names": list(condensed.class_names),
@@ -91,10 +95,12 @@ def set_summary(condensed: CondensedSet) -> dict[str, Any]:
         name: format_ipc(value) if name == "ipc" else value for name, value in provenance.get("recipe", {}).items()
     }
     shape = "x".join(map(str, images.shape[1:]))
+    stored = "" if condensed.compact is None else f", stored as {len(condensed.compact)}"
     summary = {
-        "images": f"{len(condensed)} of {shape}, {condensed.num_classes} classes",
+        "images": f"{len(condensed)} of {shape}{stored}, {condensed.num_classes} classes",
         "per class": _describe_counts(condensed),
         "classes": format_names(condensed.class_names, MAX_CLASS_NAMES),
+        "storage": format_bytes(condensed.storage_bytes),
         "labels": _label_kind(condensed),
         "pixels": f"{images.min():.3g} to {images.max():.3g} (0 to 1 nominal)",
     }
@@ -110,9 +116,9 @@ def set_summary(condensed: CondensedSet) -> dict[str, Any]:
 
 
 def _describe_counts(condensed: CondensedSet) -> str:
-    """Return the number of images per class; with soft labels, that of the recipe."""
+    """Return the number of stored images per class; with soft labels, that of the recipe."""
     if condensed.labels.ndim == 1:
-        return format_ipc(torch.bincount(condensed.labels, minlength=condensed.num_classes).tolist())
+        return format_ipc(torch.bincount(condensed.stored_labels, minlength=condensed.num_classes).tolist())
     return format_ipc(condensed.provenance.get("recipe", {}).get("ipc", "-"))
 
 

@@ -24,14 +24,15 @@ CHARACTERS_PER_INCH = 11
 # Matplotlib's colours except gray, which marks the whole dataset.
 COLORS = [f"tab:{name}" for name in ("blue", "orange", "green", "red", "purple", "brown", "pink", "olive", "cyan")]
 COLORS += ["black"]
+# Of methods in the order of their registration: the paper's, where the learned sets get the clearest, then later ones.
+METHOD_COLORS = [*COLORS[::-1], "navy", "gold", "lime", "darkred", "violet", "sandybrown", "teal", "magenta"]
 
 Record = Mapping[str, Any]
 
 
 def method_color(method: str) -> str:
     """Return the colour of a registered method, the same in every chart."""
-    index = list(METHODS).index(method)
-    return COLORS[-1 - index % len(COLORS)]  # the learned sets, which are registered last, get the clearest colours
+    return METHOD_COLORS[list(METHODS).index(method) % len(METHOD_COLORS)]
 
 
 def save_comparison(records: Sequence[Record], dataset: str, path: Path) -> None:
@@ -48,7 +49,7 @@ def save_comparison(records: Sequence[Record], dataset: str, path: Path) -> None
             _draw_bound(axes, record)
     for size, marker in markers.items():
         axes.plot([], [], marker, color="black", label=f"{size} per class")
-    set_seconds_axis(axes, [record["condense_seconds"] or 0.0 for record in set_records], MIN_SECONDS)
+    set_seconds_axis(axes, [total_seconds(record) for record in set_records], MIN_SECONDS)
     axes.set_ylabel("test accuracy, %")
     set_title(figure, dataset)
     figure.legend(loc="outside right center")  # labels next to the points would overlap
@@ -59,7 +60,7 @@ def _draw_method(axes: Axes, records: Sequence[Record], markers: Mapping[str, st
     """Draw the points of one method and a thin line through them; the marker shows the number of images per class."""
     method = records[0]["method"]
     color = method_color(method)
-    seconds = [max(record["condense_seconds"] or 0.0, MIN_SECONDS) for record in records]
+    seconds = [max(total_seconds(record), MIN_SECONDS) for record in records]
     means, stds = accuracies_in_percent(records)
     axes.plot(seconds, means, "-", color=color, linewidth=0.7, alpha=0.5)
     for record, x, y, std in zip(records, seconds, means, stds, strict=True):
@@ -71,6 +72,11 @@ def _draw_method(axes: Axes, records: Sequence[Record], markers: Mapping[str, st
 def _draw_bound(axes: Axes, record: Record) -> None:
     """Draw the accuracy of the whole dataset as a horizontal line."""
     axes.axhline(100 * record["accuracy_mean"], color="gray", linestyle="--", label="whole dataset")
+
+
+def total_seconds(record: Record) -> float:
+    """Return the seconds of condensing, including those of training the networks of the method."""
+    return float((record["condense_seconds"] or 0.0) + (record.get("pool_seconds") or 0.0))
 
 
 def accuracies_in_percent(records: Sequence[Record]) -> tuple[list[float], list[float]]:

@@ -182,7 +182,7 @@ class Ranker:
     @contextlib.contextmanager
     def _trainer(self, spec: str) -> Iterator[Trainer]:
         """Yield a trainer, and free its memory afterwards."""
-        steps = self.protocol.num_networks * self.protocol.training_steps(len(self.train_set))[0]
+        steps = self.protocol.num_networks * self.protocol.training_steps(len(self.train_set))
         compiling = steps >= MIN_STEPS_TO_COMPILE
         trainer = Trainer(spec, self.train_set, self.protocol, self.run.compute, compiling=compiling)
         try:

@@ -44,7 +44,7 @@ def protocol_for(train_set: CondensedSet | ImageData, test_set: ImageData, **fie
     Args:
         train_set: The set to score.
         test_set: The test images, whose name and image size select a preset.
-        fields: Fields of the protocol, which override the defaults.
+        fields: Fields of the protocol, which override the defaults, and its name as `protocol`.
     """
     check_ignored_options(fields)
     if isinstance(train_set, CondensedSet) and "network" not in fields:
@@ -152,7 +152,7 @@ class _Evaluation:
         """The number of steps per network."""
         if self.learned_steps:
             return len(self.learned_steps.batches)
-        return self.protocol.training_steps(len(self.train_set))[0]
+        return self.protocol.training_steps(len(self.train_set))
 
     @property
     def num_steps_done(self) -> int:

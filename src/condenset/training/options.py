@@ -12,9 +12,11 @@ class TrainingOptions(TypedDict, total=False):
 
     augment: str
     batch_size: int
+    cutmix: float
     epochs: int
     lr: float
     momentum: float
+    schedule: str
     steps: int | None
     weight_decay: float
 

@@ -18,7 +18,7 @@ from condenset.config import (
     field_names,
     make_config,
 )
-from condenset.errors import UserError, check, option
+from condenset.errors import UserError, check, check_choice, option
 
 DIGITS = ("digits", 8)  # name and image size of the demonstration dataset, which has quick presets
 DIGITS_NETWORK = "convnet(width=64, depth=2)"
@@ -26,18 +26,24 @@ DIGITS_NETWORK = "convnet(width=64, depth=2)"
 
 @dataclass(frozen=True, kw_only=True)
 class Protocol:
-    """How to score a set: train new networks on it and test each once, after its last epoch (the paper's protocol).
+    """How to score a set: train new networks on it and test each once, after its last epoch.
+
+    The defaults are the paper's protocol. `Protocol.modern()` is the protocol of later methods.
 
     Attributes:
         network: The network: a spec such as "convnet(width=64)", or a builder (channels, size, num_classes) ->
             nn.Module, which is replaced by its name.
         num_networks: The number of networks to train.
-        epochs: The number of epochs. One more is trained, since the paper's code counts from 0 to `epochs`.
-        lr: The learning rate of SGD. It falls to a tenth halfway through the training.
+        epochs: The number of epochs. The paper's schedule trains one more, since its code counts from 0 to `epochs`.
+        lr: The learning rate of SGD.
+        schedule: How the learning rate falls. "paper": to a tenth halfway through the training, where the momentum is
+            reset. "modern": by a factor of 5 after 2/3 and after 5/6 of the training.
         momentum: The momentum of SGD.
         weight_decay: The weight decay of SGD.
         batch_size: The number of images per step.
-        augment: The augmentation strategy, such as "color_crop_flip", or "none".
+        augment: The augmentation strategy: "none", or operations such as "color_crop_flip" (one of them per batch) or
+            "flip+color" (both).
+        cutmix: The probability that a batch is mixed by CutMix (Yun et al., ICCV 2019).
         steps: The number of steps of a training, in place of `epochs`.
         learned_steps: Train with the step sizes that the set contains, as the method dd learns them. The fields of
             the optimiser, of the augmentation and of the length are then ignored.
@@ -60,8 +66,10 @@ class Protocol:
     lr: float = 0.01
     momentum: float = 0.9
     weight_decay: float = 5e-4
+    schedule: str = "paper"
     batch_size: int = 256
     augment: str = augment.DEFAULT_STRATEGY
+    cutmix: float = 0.0
     steps: int | None = None
     learned_steps: bool = False
 
@@ -74,49 +82,105 @@ class Protocol:
         check_positive_fields(self, "lr")
         check_momentum_field(self)
         check_non_negative_field(self, "weight_decay")
+        check_choice("schedule", self.schedule, PROTOCOLS)
+        check_non_negative_field(self, "cutmix")
+        check(self.cutmix <= 1, "cutmix must be a probability, from 0 to 1", self.cutmix)
         augment.parse_strategy(self.augment)
         if self.steps is not None:
             check_int_fields(self, 1, "steps")
 
+    @classmethod
+    def modern(cls, **fields: Any) -> Protocol:
+        """Return the protocol of later methods (Kim et al., ICML 2022), with these fields.
+
+        It trains longer, in smaller batches, and with stronger augmentation.
+        """
+        return cls(**{**PROTOCOLS["modern"], **fields})
+
     @property
     def total_epochs(self) -> int:
         """The number of epochs trained: the paper's code counts from 0 to `epochs` inclusive."""
-        return self.epochs + 1
+        return self.epochs + (self.schedule == "paper")
 
     @property
-    def lr_drop_epoch(self) -> int:
-        """The epoch after which the learning rate falls to a tenth and the momentum is reset."""
-        return self.epochs // 2 + 1
+    def resets_momentum(self) -> bool:
+        """Whether the momentum is reset when the learning rate falls."""
+        return self.schedule == "paper"
 
-    def training_steps(self, num_images: int) -> tuple[int, int]:
-        """Return the number of steps of a training, and the step after which the learning rate falls."""
+    def training_steps(self, num_images: int) -> int:
+        """Return the number of steps of a training on this number of images."""
+        return self.steps if self.steps is not None else self.total_epochs * -(-num_images // self.batch_size)
+
+    def lr_factors(self, num_images: int) -> dict[int, float]:
+        """Return the steps after which the learning rate falls, and the factors that it is multiplied by."""
+        if self.schedule == "modern":
+            num_steps = self.training_steps(num_images)
+            first, second = num_steps * 2 // 3, num_steps * 5 // 6
+            return {first: 0.2, second: 0.2} if first < second else {first: 0.2 * 0.2}
         if self.steps is not None:
-            return self.steps, (self.steps + 1) // 2
-        steps_per_epoch = -(-num_images // self.batch_size)
-        return self.total_epochs * steps_per_epoch, self.lr_drop_epoch * steps_per_epoch
+            return {(self.steps + 1) // 2: 0.1}
+        return {(self.epochs // 2 + 1) * -(-num_images // self.batch_size): 0.1}
 
 
+PROTOCOLS: dict[str, dict[str, Any]] = {  # fields that differ from the defaults
+    "paper": {},
+    "modern": {
+        "schedule": "modern",
+        "epochs": 1500,
+        "batch_size": 64,
+        "augment": "flip+color+crop_scale_rotate",
+        "cutmix": 0.5,
+    },
+}
 OVERRIDDEN_FIELDS = {  # fields of a protocol that another field overrides
-    "learned_steps": ("epochs", "steps", "lr", "momentum", "weight_decay", "batch_size", "augment"),
+    "learned_steps": (
+        "protocol",
+        "epochs",
+        "steps",
+        "lr",
+        "schedule",
+        "momentum",
+        "weight_decay",
+        "batch_size",
+        "augment",
+        "cutmix",
+    ),
     "steps": ("epochs",),
 }
 
 
-def make_protocol(*, name: str, size: int, whole: bool = False, **fields: Any) -> Protocol:
+def make_protocol(*, name: str, size: int, whole: bool = False, protocol: str = "paper", **fields: Any) -> Protocol:
     """Return the protocol for a dataset.
 
     Args:
         name: The name of the dataset, which may have a preset.
         size: The image size.
         whole: Whether the networks train on a whole dataset, which needs fewer epochs than a condensed one.
-        fields: Fields of the protocol, which override the preset of the dataset.
+        protocol: The name of the protocol, "paper" or "modern".
+        fields: Fields of the protocol, which override those of the named one and the preset of the dataset.
     """
-    preset: dict[str, Any] = {"epochs": 200} if whole else {}
+    check_choice("protocol", protocol, PROTOCOLS)
+    preset = dict(PROTOCOLS[protocol])
+    if whole:
+        preset |= {"epochs": 200, "batch_size": Protocol.batch_size}
     if (name, size) == DIGITS:
-        preset = {"network": DIGITS_NETWORK, "num_networks": 3, "epochs": 40 if whole else 500}
+        preset |= {"network": DIGITS_NETWORK, "num_networks": 3, "epochs": 40 if whole else 500}
     if "network" in fields:
         fields["network"] = networks.as_spec(fields["network"])
     return make_config(Protocol, "an option of the evaluation", {**preset, **fields})
+
+
+def without_overridden(fields: Mapping[str, Any], explicit: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out the recorded fields of a protocol that explicit options override.
+
+    Options override each other as in `OVERRIDDEN_FIELDS`, such as `steps` and `epochs`. The name of a protocol
+    overrides everything but the network and the number of networks.
+    """
+    dropped = {name for override, names in OVERRIDDEN_FIELDS.items() if explicit.get(override) for name in names}
+    dropped |= {override for override, names in OVERRIDDEN_FIELDS.items() if explicit.keys() & set(names)}
+    if "protocol" in explicit:
+        dropped |= fields.keys() - {"network", "num_networks"}
+    return {name: value for name, value in fields.items() if name not in dropped}
 
 
 def training_protocol(

@@ -15,7 +15,7 @@ from torch import Tensor
 class Scores:
     """Test accuracies of the networks trained on one set under one protocol.
 
-    Prints as `63.0 ± 0.4 (20 × ConvNet)`.
+    Prints as `63.0 ± 0.4 (20 × ConvNet)`, and `(20 × ConvNet, modern)` if the protocol is not the paper's.
 
     Attributes:
         accuracies: The accuracy of each network, as a fraction.
@@ -71,7 +71,13 @@ class Scores:
 
     def __str__(self) -> str:
         record = {"accuracies": self.accuracies, "accuracy_mean": self.mean, "accuracy_std": self.std}
-        return f"{format_accuracy(record)} ({len(self.accuracies)} × {self.network})"
+        network = name_protocol(self.network, self.protocol.get("schedule"))
+        return f"{format_accuracy(record)} ({len(self.accuracies)} × {network})"
+
+
+def name_protocol(text: str, protocol: str | None) -> str:
+    """Return a text, such as a network in a table, with the name of the protocol unless it is the paper's."""
+    return text if protocol in (None, "paper") else f"{text}, {protocol}"
 
 
 def format_accuracy(record: Mapping[str, Any]) -> str:

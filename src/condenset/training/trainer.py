@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from condenset import augment, kernels
+from condenset import augment
 from condenset.engine import ComputeDevice, rng
 from condenset.engine.cuda_graph import capture_step
-from condenset.kernels.sgd import sgd_step
+from condenset.training.cutmix import cross_entropy, sample_box
 from condenset.training.dataset import DeviceDataset
 from condenset.training.forgetting import ForgettingCounter
 from condenset.training.model import Model
 from condenset.training.protocol import Protocol
+from condenset.training.sgd import update_weights
 
 YIELD_EVERY = 100  # steps on a GPU, about 50 ms; on a CPU one step may take a second
 
@@ -83,7 +84,7 @@ class Trainer:
     @property
     def num_steps(self) -> int:
         """The number of steps of a training."""
-        return self.protocol.training_steps(len(self.data))[0]
+        return self.protocol.training_steps(len(self.data))
 
     @property
     def steps_per_epoch(self) -> int:
@@ -160,7 +161,7 @@ class Trainer:
         self._initialize(seed, *tags)
         first = load_state(self.state)
         batch_sizes, order_key = self._batch_sizes, rng.make_key(seed, *tags, "order", device=self.compute.device)
-        num_steps, lr_drop_step = self.protocol.training_steps(len(self.data))
+        num_steps, lr_factors = self.num_steps, self.protocol.lr_factors(len(self.data))
         yield_every = YIELD_EVERY if self.compute.device.type == "cuda" else 1
         for done in range(first + 1, num_steps + 1):
             epoch, batch = divmod(done - 1, len(batch_sizes))
@@ -168,9 +169,10 @@ class Trainer:
                 self._begin_epoch(order_key, epoch + 1)
             self._get_step(batch_sizes[batch])()
             after_step()
-            if done == lr_drop_step:
-                self.lr.mul_(0.1)
-                self.velocity.zero_()
+            if done in lr_factors:
+                self.lr.mul_(lr_factors[done])
+                if self.protocol.resets_momentum:
+                    self.velocity.zero_()
             if batch + 1 == len(batch_sizes) or done == num_steps or (batch + 1) % yield_every == 0:
                 yield done
 
@@ -216,7 +218,8 @@ class Trainer:
 
     def compile_steps(self) -> None:
         """Compile and capture the steps of an epoch now instead of when they first run."""
-        for num in dict.fromkeys([*self._batch_sizes, *([0] if len(self._batch_sizes) > 1 else [])]):
+        shuffles = len(self._batch_sizes) > 1 or self.protocol.cutmix
+        for num in dict.fromkeys([*self._batch_sizes, *([0] if shuffles else [])]):
             self._get_step(num)
 
     def train_epoch(
@@ -247,7 +250,8 @@ class Trainer:
         return int((self.predict(test_set) == test_set.labels).sum()) / len(test_set)
 
     def _begin_epoch(self, order_key: Tensor, epoch: int | Tensor) -> None:
-        if len(self.data) <= self.protocol.batch_size:  # one step uses all images, so the order does not matter
+        is_one_step = len(self.data) <= self.protocol.batch_size
+        if is_one_step and not self.protocol.cutmix:  # the order does not matter, except for neighbours of CutMix
             self.position.zero_()
             return
         self.order_key.copy_(order_key)
@@ -278,23 +282,13 @@ class Trainer:
             uniform = rng.uniform(self.augment_key, self.clock, offsets, augment.NUM_UNIFORMS)
             transform = augment.sample_transform(uniform, self.stages, self.data.size, shared=True)
             images = augment.apply(transform, images[:, None], self.model.dtype)[:, 0]
-        weights = self.weights.detach().requires_grad_()
-        logits = self.model.logits(weights, images)
-        loss = F.cross_entropy(logits.float(), labels)
+        weights, probability = self.weights.detach().requires_grad_(), self.protocol.cutmix
+        box = sample_box(self.augment_key, self.clock, self.data.size, probability) if probability else None
+        loss, logits = cross_entropy(functools.partial(self.model.logits, weights), images, labels, box)
         (gradient,) = torch.autograd.grad(loss, weights)
-        self._update_weights(gradient, len(offsets))
+        state = (self.weights, self.velocity, gradient, self.lr, self.clock, self.position)
+        momentum, weight_decay = self.protocol.momentum, self.protocol.weight_decay
+        update_weights(*state, len(offsets), momentum=momentum, weight_decay=weight_decay)
         if self.forgetting:
             with torch.no_grad():
                 self.forgetting.update(index, logits.argmax(1) == labels)
-
-    @torch.no_grad()
-    def _update_weights(self, gradient_P: Tensor, num: int) -> None:
-        momentum, weight_decay = self.protocol.momentum, self.protocol.weight_decay
-        if kernels.available(self.weights):
-            state = (self.weights, self.velocity, gradient_P, self.lr, self.clock, self.position)
-            sgd_step(*state, num, momentum=momentum, weight_decay=weight_decay)
-            return
-        self.velocity.mul_(momentum).add_(gradient_P.add(self.weights, alpha=weight_decay))
-        self.weights.sub_(self.lr * self.velocity)
-        self.clock += 1
-        self.position += num

@@ -18,9 +18,9 @@ from condenset.methods.matching.mmd import (
     KERNELS,
     condense,
     estimate_memory,
-    kernel_distance,
     make_problem,
     median_distance,
+    pixel_kernel_distance,
 )
 from condenset.methods.matching.objectives import mean_distance
 from condenset.runs.context import RunContext
@@ -53,7 +53,7 @@ def reference_mmd(kernel: str, real: list[Tensor], synthetic: list[Tensor]) -> T
 
 @pytest.mark.parametrize("kernel", KERNEL_NAMES)
 @pytest.mark.parametrize("counts", [[(5, 3), (5, 3)], [(4, 3), (5, 2), (1, 1)]], ids=["equal", "unequal"])
-def test_kernel_distance_is_the_sum_over_all_pairs(kernel: str, counts: list[tuple[int, int]]) -> None:
+def test_pixel_kernel_distance_is_the_sum_over_all_pairs(kernel: str, counts: list[tuple[int, int]]) -> None:
     generator = torch.Generator().manual_seed(0)
     real_KBF, initial_KIF = (torch.randn(len(counts), num, 12, generator=generator) for num in (5, 3))
     weights: list[Tensor | None] = [None, None]
@@ -63,7 +63,7 @@ def test_kernel_distance_is_the_sum_over_all_pairs(kernel: str, counts: list[tup
             for column, num in ((0, 5), (1, 3))
         ]
     synthetic_KIF = initial_KIF.clone().requires_grad_()
-    distance = kernel_distance(kernel, BANDWIDTH)(real_KBF, synthetic_KIF, *weights)
+    distance = pixel_kernel_distance(kernel, BANDWIDTH)(real_KBF, synthetic_KIF, *weights)
     (gradient,) = torch.autograd.grad(distance.sum(), synthetic_KIF)
 
     reference_KIF = initial_KIF.clone().requires_grad_()
@@ -84,7 +84,7 @@ def make_matching(recipe: MMDRecipe, precision: str = "float32") -> Distribution
 
 
 def test_linear_kernel_is_the_distance_of_mean_pixels() -> None:
-    assert kernel_distance("linear") is mean_distance
+    assert pixel_kernel_distance("linear") is mean_distance
     data = tiny_data([9, 9])
     pixels = (data.images.float() / 255 - 0.5) / 0.25
     matching = make_matching(MMDRecipe(ipc=2, batch_size=9, iterations=1))

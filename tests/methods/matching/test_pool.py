@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
 import shutil
 from pathlib import Path
@@ -15,11 +14,11 @@ from torch import Tensor
 import condenset as cs
 from condenset.io.directories import lock_directory
 from condenset.io.files import json_hash, read_tensors, write_tensors
-from condenset.methods import DMRecipe
+from condenset.methods import METHODS, DMRecipe, make_recipe
 from condenset.methods.matching import pool_training
 from condenset.methods.matching.dm import condense
 from condenset.methods.matching.pool import EDGES, POOL_FILE, NetworkPool, group_names, in_group
-from condenset.methods.matching.pool_training import early_validation_steps, fill_pool, pool_protocol
+from condenset.methods.matching.pool_training import fill_pool, pool_protocol
 from condenset.methods.samplers import build_on_meta
 from condenset.runs.context import RunContext
 from condenset.runs.loop import Interrupted
@@ -27,7 +26,17 @@ from condenset.training.dataset import DeviceDataset
 from condenset.training.protocol import Protocol
 from condenset.training.trainer import Trainer
 from helpers.interruption import StopAtStep
-from helpers.pools import COUNTS, CPU, SPEC, TRAINING, make_pool, make_pool_problem, pool_recipe
+from helpers.pools import (
+    COUNTS,
+    CPU,
+    SPEC,
+    TRAINING,
+    change_pool_file,
+    make_pool,
+    make_pool_problem,
+    pool_recipe,
+    set_pool_seconds,
+)
 from helpers.reference_dm import tiny_data
 from helpers.training_steps import record_training_steps
 
@@ -46,15 +55,6 @@ def test_groups_by_accuracy() -> None:
     for group in ("70", "70-60", "a-b", "10-120", "1-2-3"):
         with pytest.raises(cs.UserError, match="group must be all, or accuracies in percent"):
             DMRecipe(ipc=1, group=group)
-
-
-def test_validation_is_frequent_at_first() -> None:
-    assert early_validation_steps(1) == frozenset()
-    assert early_validation_steps(4) == {1, 2, 3}
-    steps = sorted(early_validation_steps(176))
-    assert steps[:4] == [1, 2, 3, 4]
-    assert steps[-1] < 176
-    assert all(later <= 1.25 * earlier + 1 for earlier, later in itertools.pairwise(steps))
 
 
 def test_states_are_the_first_of_each_group_and_the_last(trained_pool: NetworkPool) -> None:
@@ -96,7 +96,7 @@ def test_networks_are_stored_one_by_one(
     run = RunContext(compute=CPU)
     run.progress = StopAtStep(run, 45)  # during the second network
     with pytest.raises(Interrupted):
-        fill_pool(data, tmp_path, 3, pool_protocol(data, **TRAINING), EDGES, run)
+        fill_pool(data, tmp_path, 3, pool_protocol(data, **TRAINING), run, edges=EDGES)
     assert NetworkPool.load(tmp_path).num_networks == 1
     time_before = (tmp_path / "0000.safetensors").stat().st_mtime_ns
     for name in (".0001.safetensors.x.tmp", ".pool.json.x.tmp", ".checkpoint.x.tmp"):
@@ -114,7 +114,7 @@ def test_events_record_the_seconds_of_every_network(tmp_path: Path) -> None:
     for num in (1, 3):  # as after an interruption
         run = RunContext(compute=CPU, directory=tmp_path / "part", job="pool")
         (tmp_path / "part").mkdir(exist_ok=True)
-        fill_pool(data, tmp_path / "networks", num, pool_protocol(data, **TRAINING), EDGES, run)
+        fill_pool(data, tmp_path / "networks", num, pool_protocol(data, **TRAINING), run, edges=EDGES)
     events = run.network_events()
     assert [event["net"] for event in events] == [0, 1, 2]
     assert all(event["seconds"] > 0 for event in events)
@@ -153,7 +153,7 @@ def test_interruptions_do_not_change_the_result(
         run = RunContext(compute=CPU)
         run.progress = StopAtStep(run, num_parallel * number)
         with pytest.raises(Interrupted):
-            fill_pool(data, tmp_path, 3, protocol, EDGES, run)
+            fill_pool(data, tmp_path, 3, protocol, run, edges=EDGES)
         assert (tmp_path / "checkpoint").exists()
         NetworkPool.load(tmp_path)  # an unfinished pool is valid
     pool = make_pool(tmp_path)
@@ -166,10 +166,25 @@ def test_checkpoint_of_another_network_is_ignored(tmp_path: Path, trained_pool: 
     run = RunContext(compute=CPU)
     run.progress = StopAtStep(run, 11)
     with pytest.raises(Interrupted):
-        fill_pool(tiny_data(COUNTS), tmp_path, 3, pool_protocol(tiny_data(COUNTS), **TRAINING), EDGES, run)
+        fill_pool(tiny_data(COUNTS), tmp_path, 3, pool_protocol(tiny_data(COUNTS), **TRAINING), run, edges=EDGES)
     for name in ("0000.safetensors", POOL_FILE):
         shutil.copy(trained_pool.directory / name, tmp_path)
     assert make_pool(tmp_path).fingerprint == trained_pool.fingerprint
+
+
+def test_a_classifier_of_other_classes_is_refused(trained_pool: NetworkPool) -> None:
+    data, fewer = tiny_data(COUNTS), tiny_data(COUNTS[:2])
+    reordered = dataclasses.replace(data, class_names=data.class_names[::-1])
+    trained_pool.check_compatible(SPEC, data, classifier=True, labels=True)
+    with pytest.warns(UserWarning, match="were trained on other images"):
+        trained_pool.check_compatible(SPEC, fewer)
+    with pytest.warns(UserWarning, match="were trained on other images"):
+        trained_pool.check_compatible(SPEC, reordered, classifier=True)
+    with pytest.raises(cs.UserError, match=r"\Aimages must have 3 classes as the pool has, but got 2\Z"):
+        trained_pool.check_compatible(SPEC, fewer, classifier=True)
+    message = r"\Awith a calibration, the classes must be those of the pool .* in the same order, but got \['class 2'"
+    with pytest.raises(cs.UserError, match=message):
+        trained_pool.check_compatible(SPEC, reordered, classifier=True, labels=True)
 
 
 def test_incompatible_pools_are_refused(trained_pool: NetworkPool, tmp_path: Path) -> None:
@@ -184,7 +199,7 @@ def test_incompatible_pools_are_refused(trained_pool: NetworkPool, tmp_path: Pat
     with pytest.warns(UserWarning, match="were trained on other images than these"):
         condense(tiny_data(COUNTS, seed=5), pool_recipe(trained_pool), RunContext(compute=CPU))
     with pytest.raises(cs.UserError, match="is not a pool of networks"):
-        condense(data, dataclasses.replace(pool_recipe(trained_pool), pool=str(tmp_path)), RunContext(compute=CPU))
+        condense(data, DMRecipe(network=SPEC, pool=str(tmp_path)), RunContext(compute=CPU))
     with pytest.raises(cs.UserError, match=r"holds a pool with other settings \(epochs, seed\)"):
         make_pool(trained_pool.directory, seed=1, epochs=2)
     (tmp_path / "note.txt").touch()
@@ -212,13 +227,31 @@ def test_damaged_files_are_named(trained_pool: NetworkPool, tmp_path: Path) -> N
         path.write_bytes(content)
         with pytest.raises(cs.UserError, match=r"0001\.safetensors.*; delete it to train the network again"):
             NetworkPool.load(directory)
-    for text in (None, "[]", "{}", '{"states": [{"step": 1}], "pool_hash": ""}'):
+    for text in (None, "[]", "{}", '{"states": [{"step": 1}], "seconds": 1, "pool_hash": ""}'):
         write_tensors(path, tensors, {} if text is None else {"pool": text})
         with pytest.raises(cs.UserError, match="is not a network of a pool"):
             NetworkPool.load(directory)
     (directory / "pool.json").write_text("[]")
     with pytest.raises(cs.UserError, match=r"pool\.json is not a description of a pool"):
         NetworkPool.load(directory)
+
+
+@pytest.mark.parametrize("seconds", [None, "1", True, -1, float("nan"), float("inf"), 10**400])
+def test_invalid_training_times_are_refused(trained_pool: NetworkPool, tmp_path: Path, seconds: object) -> None:
+    shutil.copytree(trained_pool.directory, tmp_path / "pool")
+    change_pool_file(tmp_path / "pool/0001.safetensors", seconds=seconds)
+    with pytest.raises(cs.UserError, match=r"0001\.safetensors is not a network of a pool; delete it to train"):
+        NetworkPool.load(tmp_path / "pool")
+
+
+def test_the_training_time_of_a_network_counts_once(trained_pool: NetworkPool, tmp_path: Path) -> None:
+    assert all(state.seconds > 0 for state in trained_pool.states)
+    shutil.copytree(trained_pool.directory, tmp_path / "pool")
+    pool = set_pool_seconds(tmp_path / "pool", [1, 20, 300.5])
+    assert pool.seconds(pool.states) == 321.5
+    assert pool.seconds([state for state in pool.states if state.path.stem != "0001"]) == 301.5
+    assert pool.seconds([]) == 0
+    assert pool.fingerprint == trained_pool.fingerprint
 
 
 def copy_with_metadata(pool: NetworkPool, directory: Path, **changes: object) -> Path:
@@ -258,3 +291,17 @@ def test_validation_during_training_does_not_change_the_network() -> None:
     expected = trainer.weights.clone()
     trainer.train(0, "x", after_step=lambda: trainer.accuracy(dataset) and None)
     assert torch.equal(trainer.weights, expected)
+
+
+def test_networks_are_trained_in_a_new_directory(tmp_path: Path) -> None:
+    data, fields = tiny_data(COUNTS), {**METHODS["dmplus"].tiny, "network": SPEC, "iterations": 2, "batch_size": 4}
+    recipe = make_recipe("dmplus", ipc=1, name="", size=8, **fields, pool=tmp_path / "nets")
+    identity = recipe.identity()
+    first = cs.condense(data, recipe, device="cpu", verbose=False)
+    (pool,) = (tmp_path / "nets").iterdir()
+    files = {path: path.stat().st_mtime_ns for path in pool.iterdir()}
+    assert NetworkPool.load(pool).num_networks == 1
+    assert recipe.identity() == identity
+    assert torch.equal(cs.condense(data, recipe, device="cpu", verbose=False).images, first.images)
+    assert {path: path.stat().st_mtime_ns for path in pool.iterdir()} == files
+    assert first.provenance["pool"]["seconds"] > 0

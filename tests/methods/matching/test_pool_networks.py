@@ -15,7 +15,7 @@ import condenset as cs
 from condenset import augment, networks
 from condenset.engine import ComputeDevice, rng
 from condenset.io.files import json_hash, read_tensors, write_tensors
-from condenset.methods.matching.dm import condense
+from condenset.methods.matching.dm import check_recipe, condense
 from condenset.methods.matching.matcher import estimate_matching_memory
 from condenset.methods.matching.pool import POOL_FILE, NetworkPool, in_group
 from condenset.methods.samplers import PoolNetworks, build_on_meta
@@ -73,7 +73,7 @@ def make_single_pool(pool: NetworkPool, directory: Path, index: int) -> NetworkP
     shutil.copy(pool.directory / POOL_FILE, directory)
     states = [{"step": state.step, "accuracy": state.accuracy}]
     weights = read_tensors(state.path)[0]["weights"][state.row][None]
-    metadata = {"pool_hash": json_hash(dict(pool.metadata)), "states": states}
+    metadata = {"pool_hash": json_hash(dict(pool.metadata)), "seconds": 1.0, "states": states}
     write_tensors(directory / "0000.safetensors", {"weights": weights}, {"pool": json.dumps(metadata)})
     return NetworkPool.load(directory)
 
@@ -120,8 +120,9 @@ def test_run_can_be_resumed_after_the_pool_has_moved(
         with pytest.raises(Interrupted) if stop_step < 4 else contextlib.nullcontext():
             condensed = condense(data, recipe, run)
     assert torch.equal(condensed.images, expected.images)
-    entry = {"fingerprint": trained_pool.fingerprint, "group": "all", "networks": len(trained_pool.states)}
-    assert expected.provenance["pool"] == entry
+    states = trained_pool.states
+    entry = {"fingerprint": trained_pool.fingerprint, "group": "all", "networks": len(states)}
+    assert expected.provenance["pool"] == entry | {"seconds": trained_pool.seconds(states)}
 
 
 def test_several_sizes_can_be_resumed_after_the_pool_has_moved(
@@ -158,6 +159,43 @@ def test_pool_can_be_given_as_object_or_path(trained_pool: NetworkPool, tmp_path
     assert torch.equal(cs.Memory.load(tmp_path / "memory.safetensors").set.images, memory.set.images)
     with pytest.raises(cs.UserError, match="group must come with the pool that it selects from, but got '60-70'"):
         cs.condense(data, ipc=1, group="60-70")
+
+
+def test_final_needs_the_same_number_of_states_for_all_networks(trained_pool: NetworkPool) -> None:
+    with pytest.raises(cs.UserError, match=r"all networks of the pool .* must have the same number of states"):
+        make_pool_problem(pool_recipe(trained_pool, sampler="final"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "sampler"),
+    [
+        ({"sampler": "interpolated"}, "interpolated"),
+        ({"sampler": "checkpoints", "calibration": 1.0}, "checkpoints with calibration"),
+    ],
+)
+def test_sampler_refuses_a_pool_of_accuracy_groups(
+    trained_pool: NetworkPool, fields: dict[str, Any], sampler: str
+) -> None:
+    recipe = pool_recipe(trained_pool, **fields)
+    message = (
+        rf"\Athe sampler {sampler} must have states at equal intervals, but .* has none; "
+        r"give a new directory as pool, in which its networks are trained\Z"
+    )
+    with pytest.raises(cs.UserError, match=message):
+        check_recipe(tiny_data(COUNTS), recipe, CPU, None)
+    with pytest.raises(cs.UserError, match=message):
+        make_pool_problem(recipe)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"sampler": "final"}, {"sampler": "interpolated"}, {"sampler": "checkpoints", "calibration": 0.5}],
+)
+def test_group_without_effect_is_refused(trained_pool: NetworkPool, fields: dict[str, Any]) -> None:
+    message = r"\Agroup must be all unless the sampler is checkpoints and the calibration is 0, but got '60-70'\Z"
+    with pytest.raises(cs.UserError, match=message):
+        pool_recipe(trained_pool, group="60-70", **fields)
+    assert pool_recipe(trained_pool, group="60-70").sampler == "checkpoints"
 
 
 def test_memory_estimate_includes_the_pool(trained_pool: NetworkPool) -> None:

@@ -8,9 +8,7 @@ Shapes: K classes, B real and I synthetic images per class, F features, U unifor
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,10 +17,9 @@ from torch import Tensor, nn
 from condenset import augment, networks
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
+from condenset.data.partition import check_partition
 from condenset.engine.device import ComputeDevice
-from condenset.engine.memory import default_memory_limit
-from condenset.errors import check
-from condenset.io.user_directories import absolute_path
+from condenset.engine.memory import MemoryEstimate, default_memory_limit
 from condenset.methods.common import record_loss
 from condenset.methods.matching.matcher import (
     Matcher,
@@ -30,49 +27,15 @@ from condenset.methods.matching.matcher import (
     estimate_matching_memory,
     peak_memory,
 )
-from condenset.methods.matching.objectives import mean_distance
-from condenset.methods.matching.pool import NetworkPool, parse_accuracy_range
+from condenset.methods.matching.network_source import check_network_source, make_network_source
+from condenset.methods.matching.objectives import make_objective, mean_distance
+from condenset.methods.matching.recipe import DMRecipe
 from condenset.methods.matching.sets import Chunk
-from condenset.methods.recipe import TINY_NETWORK, MatchingRecipe
+from condenset.methods.recipe import TINY_NETWORK
 from condenset.methods.registry import Method
-from condenset.methods.samplers import NetworkSampler, PoolNetworks, build_on_meta, make_forward, sample_new_networks
+from condenset.methods.samplers import build_on_meta, make_forward
 from condenset.runs.context import RunContext
 from condenset.training.protocol import DIGITS, DIGITS_NETWORK
-
-
-@dataclass(frozen=True, kw_only=True)
-class DMRecipe(MatchingRecipe):
-    """Settings of distribution matching.
-
-    Attributes:
-        pool: Directory of a pool of trained networks to sample from. Empty: a random network in every iteration.
-        group: Networks of the pool to use, by validation accuracy in percent, such as "60-70", or "all".
-
-    Further fields: `network`, `iterations`, `lr`, `momentum`, `batch_size`, `init` and `augment` (see
-    `MatchingRecipe`); `ipc` and `allow_fewer` (see `Recipe`).
-
-    Example:
-        >>> import condenset as cs
-        >>> digits = cs.load("digits", verbose=False)
-        >>> recipe = cs.DMRecipe(ipc=1, network="convnet(width=8, depth=1)", iterations=2)
-        >>> len(cs.condense(digits.train, recipe, device="cpu", verbose=False))
-        10
-    """
-
-    pool: str = ""
-    group: str = "all"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        parse_accuracy_range(self.group)
-        check(bool(self.pool) or self.group == "all", "group must come with the pool that it selects from", self.group)
-        if self.pool:  # absolute, because a run may be resumed from another directory
-            object.__setattr__(self, "pool", absolute_path(self.pool))
-
-    def identity(self) -> dict[str, Any]:
-        """Return the settings with the fingerprint of the pool in place of its path."""
-        pool = NetworkPool.load(self.pool).fingerprint if self.pool else ""
-        return super().identity() | {"pool": pool}
 
 
 class DistributionMatching(Matcher):
@@ -80,23 +43,27 @@ class DistributionMatching(Matcher):
 
     def step(self) -> None:
         """Run one iteration for all classes: sample a network, then match class by class."""
-        network = self.networks.sample(self.clock, self.dtype)
+        network, classifier = self.networks.sample(self.clock, self.dtype), self.sample_classifier()
         total_loss = torch.zeros((), device=self.clock.device)
         for chunk in self.chunks:  # the loss is a sum over classes, so chunks do not change the result
-            total_loss += self.match(network, chunk)
+            total_loss += self.match(network, classifier, chunk)
+        self.networks.train(self.clock, self.sets)
         record_loss(self.clock, self.losses, total_loss)
 
-    def match(self, network: dict[str, Tensor], chunk: Chunk) -> Tensor:
+    def match(self, network: dict[str, Tensor], classifier: dict[str, Tensor] | None, chunk: Chunk) -> Tensor:
         """Update the synthetic images of a chunk of classes, and return their loss before the update."""
         transform = self.sample_augmentation(chunk)  # one per class, shared by real and synthetic images
         real_KBF = self.embed_real(network, self.sample_real(chunk, transform), chunk)
         loss = torch.zeros((), device=self.clock.device)
         for group in self.sets.groups:  # one group, unless batch norm keeps sets of several sizes apart
             images_KICHW = self.sets.images(chunk, group)
-            synthetic_KIF = self.embed_synthetic(network, self.augment(images_KICHW, transform), chunk, group)
+            augmented_KICHW = self.augment(self.sets.decode(images_KICHW), transform)
+            synthetic_KIF = self.embed_synthetic(network, augmented_KICHW, chunk, group)
             distance = self.distance(real_KBF, synthetic_KIF, chunk, group)
+            if classifier is not None:
+                distance = distance + self.calibrate(classifier, augmented_KICHW, chunk, group)
             (gradient,) = torch.autograd.grad(distance, images_KICHW)
-            self.sets.update(chunk, group, gradient)
+            self.sets.update(chunk, group, gradient, self.clock)
             loss += distance.detach()
         return loss
 
@@ -119,80 +86,85 @@ def condense_sizes(data: ImageData, recipes: Sequence[DMRecipe], run: RunContext
 def make_problem(data: ImageData, recipes: Sequence[DMRecipe], run: RunContext) -> DistributionMatching:
     """Return the initial state of a run that learns one set per recipe."""
     recipe, compute = recipes[0], run.compute
-    network = build_on_meta(recipe.network, data, embedding=True)
-    sampler, pool_bytes, provenance = make_sampler(recipe, data, network, run)
-    forward, dtype = make_forward(network, sampler, compute)
+    check_partition(data.size, recipe.partition)
+    network = _build_embedding(recipe, data)
+    source = make_network_source(recipe, data, run)
+    forward, dtype = make_forward(network, source.sampler, compute)
+    if source.embed and source.network:
+        forward, network = source.embed, source.network
     problem = DistributionMatching(
         data,
         recipes,
         run,
         network=network,
         forward=forward,
-        sampler=sampler,
+        sampler=source.sampler,
         objective=mean_distance,
+        classify=source.classify,
+        calibration=recipe.calibration,
+        parametrization=recipe.parametrization,
         stages=augment.parse_strategy(recipe.augment, allow_hflip=data.allow_hflip),
         dtype=dtype,
-        memory=estimate_matching_memory(network, data, recipes, compute, pool_bytes=pool_bytes),
+        memory=_estimate_memory(network, data, recipes, compute, pool_bytes=source.num_bytes),
     )
-    problem.provenance = provenance
+    problem.objective = make_objective(recipe.objective, run.seed, problem.clock)
+    problem.provenance = source.provenance
     return problem
 
 
-def make_sampler(
-    recipe: DMRecipe, data: ImageData, network: nn.Module, run: RunContext
-) -> tuple[NetworkSampler, int, dict[str, Any]]:
-    """Return where networks come from, the bytes that a pool takes, and what provenance records of the pool."""
-    if not recipe.pool:
-        return sample_new_networks(recipe.network, data, run.seed, run.compute, embedding=True), 0, {}
-    pool = NetworkPool.load(recipe.pool)
-    pool.check_compatible(recipe.network, data)
-    weights_GP = pool.weights(recipe.group, network, run.compute)
-    entry = {"fingerprint": pool.fingerprint, "group": recipe.group, "networks": len(weights_GP)}
-    return PoolNetworks(network, weights_GP, run.seed), weights_GP.nbytes, {"pool": entry}
+def _build_embedding(recipe: DMRecipe, data: ImageData) -> nn.Module:
+    """Build the network of a recipe without classifier and without values."""
+    return build_on_meta(recipe.network, data, embedding=True, features=recipe.features)
+
+
+def _estimate_memory(
+    network: nn.Module, data: ImageData, recipes: Sequence[DMRecipe], compute: ComputeDevice, *, pool_bytes: int = 0
+) -> MemoryEstimate:
+    """Estimate the memory of recipes that differ in their size alone; the calibration is a second pass."""
+    num_passes = 2 if recipes[0].calibration else 1
+    factor = num_passes * recipes[0].partition ** 2
+    return estimate_matching_memory(network, data, recipes, compute, pool_bytes=pool_bytes, synthetic_factor=factor)
 
 
 def can_share(recipe: DMRecipe, other: DMRecipe) -> bool:
     """Return whether `condense_sizes` can learn the sets of both recipes at once."""
+    if recipe.sampler == "queue":  # its networks train on one set
+        return False
     return dataclasses.replace(other, ipc=recipe.ipc, lr=recipe.lr, allow_fewer=recipe.allow_fewer) == recipe
 
 
 def num_that_fit(data: ImageData, recipes: Sequence[DMRecipe], run: RunContext) -> int:
     """Return how many of the recipes, counted from the first, can be learned at once within the memory limit."""
-    network = build_on_meta(recipes[0].network, data, embedding=True)
+    network = _build_embedding(recipes[0], data)
     limit = default_memory_limit(run.compute, run.memory_limit)
     num_classes = data.num_classes if networks.uses_batch_norm(network) else 1
-    estimates = (
-        estimate_matching_memory(network, data, recipes[:num], run.compute) for num in range(2, len(recipes) + 1)
-    )
+    estimates = (_estimate_memory(network, data, recipes[:num], run.compute) for num in range(2, len(recipes) + 1))
     return 1 + sum(limit is None or estimate.total(num_classes) <= limit for estimate in estimates)
 
 
 def estimate_memory(data: ImageData, recipe: DMRecipe, compute: ComputeDevice, memory_limit: int | None) -> int:
     """Return the bytes that a run needs, without those of a pool."""
-    network = build_on_meta(recipe.network, data, embedding=True)
-    memory = estimate_matching_memory(network, data, [recipe], compute)
+    network = _build_embedding(recipe, data)
+    memory = _estimate_memory(network, data, [recipe], compute)
     if networks.uses_batch_norm(network):
         return memory.total(data.num_classes)
     return peak_memory(memory, data.num_classes, compute, memory_limit)
 
 
 def check_recipe(data: ImageData, recipe: DMRecipe, compute: ComputeDevice, memory_limit: int | None) -> None:
-    """Refuse a pool that does not fit the data, and a memory limit that batch norm cannot meet."""
-    network = build_on_meta(recipe.network, data, embedding=True)
+    """Refuse what cannot succeed: another size or pool, or a memory limit that batch norm cannot meet."""
+    network = _build_embedding(recipe, data)
     if memory_limit is not None and networks.uses_batch_norm(network):
-        memory = estimate_matching_memory(network, data, [recipe], compute)
+        memory = _estimate_memory(network, data, [recipe], compute)
         check_batch_norm_memory(memory, data.num_classes, memory_limit)
-    if recipe.pool:
-        pool = NetworkPool.load(recipe.pool)
-        with warnings.catch_warnings(action="ignore"):  # the pool warns when it is used
-            pool.check_compatible(recipe.network, data)
-        pool.check_group(recipe.group)
+    check_partition(data.size, recipe.partition)
+    check_network_source(recipe, data)
 
 
 def presets(ipc: int, dataset: str, size: int) -> dict[str, Any]:
     """Return the paper's settings for large images, and quick settings for the digits."""
     if (dataset, size) == DIGITS:
-        return {"iterations": 500, "batch_size": 64, "network": DIGITS_NETWORK}
+        return {"iterations": 500, "batch_size": 64, "network": DIGITS_NETWORK, "pool_size": 3, "pool_epochs": 10}
     return {"iterations": 10_000} if size >= 64 else {}
 
 
@@ -203,7 +175,7 @@ METHOD = Method(
     summary="Distribution matching: learn images whose mean embedding in random networks equals the class mean.",
     presets=presets,
     ipc_defaults=lambda ipc: {"lr": 10.0 if ipc >= 100 else 1.0},  # larger sets have a smaller loss
-    tiny={"network": TINY_NETWORK, "iterations": 5, "batch_size": 32},
+    tiny={"network": TINY_NETWORK, "iterations": 5, "batch_size": 32, "pool_size": 1, "pool_epochs": 1},
     check=check_recipe,
     condense_sizes=condense_sizes,
     can_share=can_share,

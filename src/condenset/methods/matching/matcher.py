@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from condenset import augment, networks
@@ -23,11 +24,13 @@ from condenset.errors import UserError
 from condenset.io.bytesize import format_bytes
 from condenset.methods.common import NUM_LOSSES, build_condensed_set, images_per_class
 from condenset.methods.matching.objectives import Objective
-from condenset.methods.matching.sets import Chunk, PaddingMask, SetGroup, SyntheticSets
+from condenset.methods.matching.sets import Chunk, PaddingMask, Parametrization, SetGroup, SyntheticSets
 from condenset.methods.registry import method_of
 from condenset.methods.samplers import NetworkSampler, make_loop_step
 from condenset.runs.context import RunContext
 from condenset.runs.loop import run_loop
+
+PIXELS = Parametrization()  # the images themselves
 
 
 class Matcher(ABC):
@@ -43,6 +46,9 @@ class Matcher(ABC):
         forward: The network as a function of its parameters and images.
         sampler: Samples the parameters of the network in every iteration.
         objective: Distance between the features of real and synthetic images.
+        classify: The network with its classifier, as `forward`, for the calibration.
+        calibration: Weight of the cross-entropy of synthetic images under a trained network; 0: none.
+        parametrization: How the synthetic images are stored and updated.
         stages: Stages of the augmentation; none: no augmentation.
         dtype: Precision of the features.
         memory: Estimate of the memory that the run needs.
@@ -58,6 +64,9 @@ class Matcher(ABC):
         forward: Forward,
         sampler: NetworkSampler,
         objective: Objective,
+        classify: Forward | None = None,
+        calibration: float = 0.0,
+        parametrization: Parametrization = PIXELS,
         stages: augment.Stages,
         dtype: torch.dtype,
         memory: MemoryEstimate,
@@ -66,12 +75,20 @@ class Matcher(ABC):
         self.data, self.recipe, self.run, self.dtype = data, recipes[0], run, dtype
         self.networks, self.objective, self.stages = sampler, objective, stages
         self.real_key, self.augment_key = (rng.make_key(run.seed, use, device=device) for use in ("real", "augment"))
-        self.forward = forward
+        self.forward, self.classify, self.calibration = forward, classify, calibration
         self.images_per_pass = real_images_per_pass(network, data, run.compute)
         batch_norm = networks.uses_batch_norm(network)
         self.batch_size = min(self.recipe.batch_size, max(data.class_counts))
         self.store = ClassStore(data, device)
-        self.sets = SyntheticSets(data, recipes, self.store, run.seed, batch_size=self.batch_size, separate=batch_norm)
+        self.sets = SyntheticSets(
+            data,
+            recipes,
+            self.store,
+            run.seed,
+            batch_size=self.batch_size,
+            separate=batch_norm,
+            parametrization=parametrization,
+        )
         self.losses = torch.zeros(NUM_LOSSES, device=device)
         self.clock = torch.zeros((), dtype=torch.int64, device=device)
         self.chunks = self.sets.split(max_classes_per_pass(data, run, memory, batch_norm=batch_norm))
@@ -80,8 +97,7 @@ class Matcher(ABC):
     @property
     def state(self) -> dict[str, Tensor]:
         """Everything that changes from one iteration to the next."""
-        sets = self.sets
-        return {"images": sets.images_KICHW, "velocity": sets.velocity, "losses": self.losses, "clock": self.clock}
+        return {**self.sets.state, **self.networks.state, "losses": self.losses, "clock": self.clock}
 
     @abstractmethod
     def step(self) -> None:
@@ -112,29 +128,51 @@ class Matcher(ABC):
     @torch.no_grad()
     def embed_real(self, network: dict[str, Tensor], images_KBCHW: Tensor, chunk: Chunk) -> Tensor:
         """Return (K, B, F) features of real images, without gradient."""
-        return self._embed(network, images_KBCHW, chunk.real, self.images_per_pass)
+        return self._apply(self.forward, network, images_KBCHW, chunk.real, self.images_per_pass)
 
     def embed_synthetic(
         self, network: dict[str, Tensor], images_KICHW: Tensor, chunk: Chunk, group: SetGroup
     ) -> Tensor:
         """Return (K, I, F) features of synthetic images."""
-        return self._embed(network, images_KICHW, chunk.synthetic[group.index])
+        return self._apply(self.forward, network, images_KICHW, chunk.synthetic[group.index])
 
-    def _embed(
-        self, network: dict[str, Tensor], images_KNCHW: Tensor, mask: PaddingMask, images_per_pass: int | None = None
+    def _apply(
+        self,
+        forward: Forward,
+        network: dict[str, Tensor],
+        images_KNCHW: Tensor,
+        mask: PaddingMask,
+        images_per_pass: int | None = None,
     ) -> Tensor:
-        """Return (K, N, F) features; padding does not enter the network, because batch norm would see it."""
+        """Return (K, N, F) outputs; padding does not enter the network, because batch norm would see it."""
         images = images_KNCHW.flatten(0, 1).to(self.dtype)
         inputs = images if mask.positions is None else images[mask.positions]
         outputs = []
         for part in inputs.split(images_per_pass or len(inputs)):
-            outputs.append(self.forward(network, part))
+            outputs.append(forward(network, part))
             if not torch.is_grad_enabled():  # real images, most of the work
                 self.run.check_stop(len(part) / len(inputs) / len(self.chunks))
         features = torch.cat(outputs) if len(outputs) > 1 else outputs[0]
         if mask.positions is not None:
             features = features.new_zeros(len(images), features.shape[1]).index_copy(0, mask.positions, features)
         return features.view(*images_KNCHW.shape[:2], -1)
+
+    def sample_classifier(self) -> dict[str, Tensor] | None:
+        """Sample the trained network of the calibration, if there is one."""
+        return self.networks.sample_classifier(self.clock, self.dtype) if self.calibration else None
+
+    def calibrate(self, classifier: dict[str, Tensor], images_KICHW: Tensor, chunk: Chunk, group: SetGroup) -> Tensor:
+        """Return the cross-entropy of synthetic images under a trained network: class means, summed and weighted."""
+        assert self.classify is not None
+        total = torch.zeros((), device=self.clock.device)
+        mask = chunk.synthetic[group.index]
+        labels_KI = chunk.classes_K[:, None].expand(images_KICHW.shape[:2])
+        logits_KIL = self._apply(self.classify, classifier, images_KICHW, mask)
+        entropy_KI = F.cross_entropy(logits_KIL.float().mT, labels_KI, reduction="none")
+        for columns, weight_KI in group.split(mask):
+            part_KI = entropy_KI[:, columns]
+            total = total + (part_KI.mean(1) if weight_KI is None else (part_KI * weight_KI).sum(1)).sum()
+        return self.calibration * total
 
     def distance(self, real_KBF: Tensor, synthetic_KIF: Tensor, chunk: Chunk, group: SetGroup) -> Tensor:
         """Return the objective, summed over the classes of a chunk and the sets of a group."""
@@ -153,7 +191,10 @@ class Matcher(ABC):
         def result(index: int, seconds: float) -> CondensedSet:
             images_NCHW, labels = self.sets.result(slices[index])
             recipe: Any = slices[index].recipe
-            return build_condensed_set(images_NCHW, labels, self.data, recipe, run, seconds, **provenance)
+            partition = self.sets.parametrization.partition
+            return build_condensed_set(
+                images_NCHW, labels, self.data, recipe, run, seconds, partition=partition, **provenance
+            )
 
         description = f"{method_of(self.recipe).name}, {', '.join(map(format_ipc, ipcs))} per class"
         seconds = run_loop(
@@ -208,6 +249,7 @@ def estimate_matching_memory(
     *,
     objective_bytes: int = 0,
     pool_bytes: int = 0,
+    synthetic_factor: int = 1,
 ) -> MemoryEstimate:
     """Estimate the memory of matching with these recipes.
 
@@ -218,6 +260,7 @@ def estimate_matching_memory(
         compute: Device and precision.
         objective_bytes: Bytes per class that the objective needs beyond the features.
         pool_bytes: Bytes of a pool of networks.
+        synthetic_factor: Passes of decoded images through networks per stored image.
     """
     largest_class = max(data.class_counts)
     ipcs = [max(images_per_class(data, recipe)) for recipe in recipes]
@@ -226,7 +269,7 @@ def estimate_matching_memory(
         compute,
         (data.channels, data.size, data.size),
         real_per_class=min(recipes[0].batch_size, largest_class),
-        synthetic_per_class=max(ipcs) if networks.uses_batch_norm(network) else sum(ipcs),
+        synthetic_per_class=synthetic_factor * (max(ipcs) if networks.uses_batch_norm(network) else sum(ipcs)),
         custom_kernels=uses_custom_kernels(network, compute),
         num_stored=len(data.images),
         num_learned=data.num_classes * sum(ipcs),

@@ -24,7 +24,7 @@ from condenset.errors import check, check_choice
 from condenset.methods.common import images_per_class
 from condenset.methods.matching.dm import DistributionMatching
 from condenset.methods.matching.matcher import estimate_matching_memory, peak_memory
-from condenset.methods.matching.objectives import Objective, mean_distance
+from condenset.methods.matching.objectives import Objective, mean_distance, pair_mean, squared_distances
 from condenset.methods.recipe import INITS, Recipe, check_learning_fields
 from condenset.methods.registry import Method
 from condenset.methods.samplers import NoNetworks
@@ -99,11 +99,11 @@ def make_problem(data: ImageData, recipe: MMDRecipe, run: RunContext) -> Distrib
     if recipe.kernel != "linear":
         norm = 1 if recipe.kernel == "laplacian" else 2
         bandwidth = recipe.bandwidth or median_distance(problem.store, run.seed, norm)
-        problem.objective = kernel_distance(recipe.kernel, bandwidth)
+        problem.objective = pixel_kernel_distance(recipe.kernel, bandwidth)
     return problem
 
 
-def kernel_distance(kernel: str, bandwidth: float = 1.0) -> Objective:
+def pixel_kernel_distance(kernel: str, bandwidth: float = 1.0) -> Objective:
     """Return an objective that computes the (K,) squared MMD: the V-statistic over all pairs of images of a class.
 
     For the linear kernel it is `mean_distance`, which needs no pairs. Pairs of real images have no gradient and cost no
@@ -121,18 +121,12 @@ def kernel_distance(kernel: str, bandwidth: float = 1.0) -> Objective:
     ) -> Tensor:
         real, synthetic = (real_KBF, real_weight_KB), (synthetic_KIF, synthetic_weight_KI)
         within_real, between, within_synthetic = (
-            _mean(function(x_KNF, y_KMF, bandwidth), x_KN, y_KM)
+            pair_mean(function(x_KNF, y_KMF, bandwidth), x_KN, y_KM)
             for (x_KNF, x_KN), (y_KMF, y_KM) in ((real, real), (real, synthetic), (synthetic, synthetic))
         )
         return within_real - 2 * between + within_synthetic
 
     return objective
-
-
-def _mean(values_KNM: Tensor, rows_KN: Tensor | None, columns_KM: Tensor | None) -> Tensor:
-    """Return (K,) means over all pairs; weights sum to 1 per class, None means equal weights."""
-    by_row_KN = values_KNM.mean(2) if columns_KM is None else (values_KNM * columns_KM[:, None]).sum(2)
-    return by_row_KN.mean(1) if rows_KN is None else (by_row_KN * rows_KN).sum(1)
 
 
 def _polynomial(x_KNF: Tensor, y_KMF: Tensor, _: float) -> Tensor:
@@ -141,8 +135,7 @@ def _polynomial(x_KNF: Tensor, y_KMF: Tensor, _: float) -> Tensor:
 
 
 def _rbf(x_KNF: Tensor, y_KMF: Tensor, bandwidth: float) -> Tensor:
-    squares = x_KNF.square().sum(2)[:, :, None] + y_KMF.square().sum(2)[:, None] - 2 * x_KNF @ y_KMF.mT
-    return bandwidth**2 * torch.exp(-squares.clamp(min=0) / (2 * bandwidth**2))
+    return bandwidth**2 * torch.exp(-squared_distances(x_KNF, y_KMF) / (2 * bandwidth**2))
 
 
 def _laplacian(x_KNF: Tensor, y_KMF: Tensor, bandwidth: float) -> Tensor:

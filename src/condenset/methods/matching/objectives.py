@@ -1,14 +1,21 @@
 """Objectives of distribution matching: distances between the features of real and synthetic images of a class.
 
-Shapes: K classes, B real and I synthetic images per class, F features.
+Shapes: K classes, B real and I synthetic images per class, F features, T frequencies.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+
+from condenset.engine import rng
+from condenset.errors import check, check_choice, is_number
+from condenset.methods.matching.user_functions import find_function, wrap_objective
+from condenset.networks.spec import parse_spec
 
 # (real_KBF, synthetic_KIF, real_weight_KB, synthetic_weight_KI) -> (K,); a weight of None means equal weights.
 Objective = Callable[[Tensor, Tensor, Tensor | None, Tensor | None], Tensor]
@@ -21,11 +28,166 @@ def mean_distance(
     synthetic_weight_KI: Tensor | None = None,
 ) -> Tensor:
     """Return (K,) squared distances of the mean features; weights sum to 1 per class."""
-    difference_KF = _weighted_mean(real_KBF, real_weight_KB) - _weighted_mean(synthetic_KIF, synthetic_weight_KI)
+    difference_KF = weighted_mean(real_KBF, real_weight_KB) - weighted_mean(synthetic_KIF, synthetic_weight_KI)
     return difference_KF.square().sum(1)
 
 
-def _weighted_mean(features_KNF: Tensor, weight_KN: Tensor | None) -> Tensor:
+def covariance_distance(weight: float) -> Objective:
+    """Return the objective of DSDM: the distance of the means, plus that of the covariances.
+
+    The second term is `weight / F * |Cov_real - Cov_synthetic|²`. It is computed from products of images, because the
+    covariances have F² entries.
+    """
+
+    def objective(
+        real_KBF: Tensor,
+        synthetic_KIF: Tensor,
+        real_weight_KB: Tensor | None = None,
+        synthetic_weight_KI: Tensor | None = None,
+    ) -> Tensor:
+        real, synthetic = _centered(real_KBF, real_weight_KB), _centered(synthetic_KIF, synthetic_weight_KI)
+        distance_K = sum(
+            sign * pair_mean((x_KNF @ y_KMF.mT).square(), x_weight, y_weight)
+            for sign, (x_KNF, x_weight), (y_KMF, y_weight) in (
+                (1, (real, real_weight_KB), (real, real_weight_KB)),
+                (-2, (real, real_weight_KB), (synthetic, synthetic_weight_KI)),
+                (1, (synthetic, synthetic_weight_KI), (synthetic, synthetic_weight_KI)),
+            )
+        )
+        means_K = mean_distance(real_KBF, synthetic_KIF, real_weight_KB, synthetic_weight_KI)
+        return means_K + weight / real_KBF.shape[2] * distance_K
+
+    return objective
+
+
+def kernel_distance(num_bandwidths: int) -> Objective:
+    """Return the objective of M3D: the squared MMD under a sum of Gaussian kernels.
+
+    The bandwidths are powers of 2 around the mean of three mean squared distances: between real images, between
+    synthetic images, and between real and synthetic images of a class.
+    """
+    factors = [2.0 ** (index - num_bandwidths // 2) for index in range(num_bandwidths)]
+
+    def objective(
+        real_KBF: Tensor,
+        synthetic_KIF: Tensor,
+        real_weight_KB: Tensor | None = None,
+        synthetic_weight_KI: Tensor | None = None,
+    ) -> Tensor:
+        real, synthetic = real_KBF.float(), synthetic_KIF.float()
+        distances = [squared_distances(x, y) for x, y in ((real, real), (real, synthetic), (synthetic, synthetic))]
+        weights = (
+            (real_weight_KB, real_weight_KB),
+            (real_weight_KB, synthetic_weight_KI),
+            (synthetic_weight_KI, synthetic_weight_KI),
+        )
+        means = [pair_mean(d, *pair).detach() for d, pair in zip(distances, weights, strict=True)]
+        bandwidth_K11 = torch.stack(means).mean(0).clamp(min=1e-12)[:, None, None]
+        within_real, between, within_synthetic = (
+            pair_mean(torch.stack([torch.exp(-d / (factor * bandwidth_K11)) for factor in factors]).sum(0), *pair)
+            for d, pair in zip(distances, weights, strict=True)
+        )
+        return within_real - 2 * between + within_synthetic
+
+    return objective
+
+
+def characteristic_distance(num_frequencies: int, seed: int, clock: Tensor) -> Objective:
+    """Return the objective of NCFM: the distance of the characteristic functions of normalised features.
+
+    The frequencies are standard normal, and sampled in every iteration.
+    """
+    key = rng.make_key(seed, "frequencies", device=clock.device)
+    stream = torch.zeros(1, dtype=torch.int64, device=clock.device)
+
+    def objective(
+        real_KBF: Tensor,
+        synthetic_KIF: Tensor,
+        real_weight_KB: Tensor | None = None,
+        synthetic_weight_KI: Tensor | None = None,
+    ) -> Tensor:
+        num_features = real_KBF.shape[2]
+        frequencies_TF = rng.normal(key, clock, stream, num_frequencies * num_features).view(-1, num_features)
+
+        def characteristic(features_KNF: Tensor, weight_KN: Tensor | None) -> tuple[Tensor, Tensor]:
+            phases_KNT = F.normalize(features_KNF.float(), dim=2) @ frequencies_TF.mT
+            return weighted_mean(phases_KNT.cos(), weight_KN), weighted_mean(phases_KNT.sin(), weight_KN)
+
+        cos_r, sin_r = characteristic(real_KBF, real_weight_KB)
+        cos_s, sin_s = characteristic(synthetic_KIF, synthetic_weight_KI)
+        squares_KT = (cos_r - cos_s) ** 2 + (sin_r - sin_s) ** 2  # twice the sum of the amplitude and the phase term
+        return CHARACTERISTIC_SCALE * torch.sqrt((squares_KT / 2).clamp(min=1e-12)).mean(1)
+
+    return objective
+
+
+CHARACTERISTIC_SCALE = 300.0
+
+# name -> options with their defaults
+OBJECTIVES: Mapping[str, Mapping[str, float]] = {
+    "mean": {},
+    "covariance": {"weight": 50.0},
+    "kernel": {"bandwidths": 5},
+    "characteristic": {"frequencies": 4096},
+}
+MAX_OPTION = 1_000_000
+
+
+def parse_objective(spec: str) -> tuple[str, dict[str, float]]:
+    """Return the name and the options of an objective such as "covariance(weight=50)"."""
+    if find_function("objective", spec):
+        return spec, {}
+    name, options = parse_spec(spec)
+    check_choice("objective", name, OBJECTIVES)
+    values = dict(OBJECTIVES[name])
+    for option, value in options.items():
+        check_choice(f"an option of the objective {name}", option, values)
+        number: Any = value
+        check(
+            is_number(number) and 0 < number <= MAX_OPTION, f"{option} must be above 0, at most {MAX_OPTION:,}", value
+        )
+        check(option == "weight" or number == int(number), f"{option} must be a whole number", value)
+        values[option] = float(number)
+    return name, values
+
+
+def make_objective(spec: str, seed: int, clock: Tensor) -> Objective:
+    """Return the objective that a spec names.
+
+    Args:
+        spec: The objective.
+        seed: The seed of the run.
+        clock: The current iteration, which random frequencies depend on.
+    """
+    name, options = parse_objective(spec)
+    if function := find_function("objective", name):
+        return wrap_objective(name, function)
+    if name == "covariance":
+        return covariance_distance(options["weight"])
+    if name == "kernel":
+        return kernel_distance(int(options["bandwidths"]))
+    if name == "characteristic":
+        return characteristic_distance(int(options["frequencies"]), seed, clock)
+    return mean_distance
+
+
+def weighted_mean(features_KNF: Tensor, weight_KN: Tensor | None) -> Tensor:
+    """Return (K, F) means over the images of each class, in float32."""
     if weight_KN is None:
         return features_KNF.mean(1, dtype=torch.float32)
     return (features_KNF.float() * weight_KN[:, :, None]).sum(1)
+
+
+def pair_mean(values_KNM: Tensor, rows_KN: Tensor | None, columns_KM: Tensor | None) -> Tensor:
+    """Return (K,) means over all pairs; weights sum to 1 per class, None means equal weights."""
+    by_row_KN = values_KNM.mean(2) if columns_KM is None else (values_KNM * columns_KM[:, None]).sum(2)
+    return by_row_KN.mean(1) if rows_KN is None else (by_row_KN * rows_KN).sum(1)
+
+
+def _centered(features_KNF: Tensor, weight_KN: Tensor | None) -> Tensor:
+    return features_KNF.float() - weighted_mean(features_KNF, weight_KN)[:, None]
+
+
+def squared_distances(x_KNF: Tensor, y_KMF: Tensor) -> Tensor:
+    squares = x_KNF.square().sum(2)[:, :, None] + y_KMF.square().sum(2)[:, None] - 2 * x_KNF @ y_KMF.mT
+    return squares.clamp(min=0)

@@ -5,10 +5,11 @@ Shapes: S states of a network, G states of a group, P parameters of a network.
 
 from __future__ import annotations
 
+import collections
 import itertools
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,13 +21,14 @@ from torch import Tensor, nn
 from condenset import networks
 from condenset.data.image_data import ImageData
 from condenset.engine import ComputeDevice
-from condenset.errors import UserError, by_interface, check, check_path_encoding
+from condenset.errors import UserError, by_interface, check, check_path_encoding, is_number
 from condenset.io.directories import is_empty
 from condenset.io.files import json_hash, read_rows
 from condenset.io.metadata import read_json, read_tensor_metadata
 
 EDGES = (10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0)  # validation accuracy in percent, between the paper's groups
 POOL_FILE = "pool.json"
+POOL_PREFIX = "pool-"  # of the names of pools that runs train
 MAX_DIMENSION = 1 << 20  # of classes, channels and pixels, in a pool file
 RETRAIN_HINT = "delete it to train the network again"
 
@@ -40,12 +42,14 @@ class PoolState:
         row: Row of the weights in the file.
         step: Number of training steps.
         accuracy: Validation accuracy, a fraction.
+        seconds: Training time of the network, which all of its states share.
     """
 
     path: Path
     row: int
     step: int
     accuracy: float
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -103,6 +107,10 @@ class NetworkPool:
         """Number of networks."""
         return len({state.path for state in self.states})
 
+    def seconds(self, states: Iterable[PoolState]) -> float:
+        """Return the training time of the networks that these states belong to."""
+        return round(sum({state.path: state.seconds for state in states}.values()), 3)
+
     @cached_property
     def fingerprint(self) -> str:
         """Hash of the networks; it does not depend on the directory."""
@@ -115,7 +123,16 @@ class NetworkPool:
 
     def group_sizes(self) -> dict[str, int]:
         """Return the number of states in each group of the pool, and of "all"."""
-        return {name: len(self.group(name)) for name in (*group_names(self.metadata["edges"]), "all")}
+        edges = self.metadata["edges"]
+        return {name: len(self.group(name)) for name in (*(group_names(edges) if edges else ()), "all")}
+
+    @property
+    def num_states(self) -> int:
+        """Number of states per network; raise a UserError if it differs between networks."""
+        counts = collections.Counter(state.path for state in self.states)
+        same = len(set(counts.values())) == 1
+        check(same, f"all networks of the pool {self.directory} must have the same number of states", "different ones")
+        return next(iter(counts.values()))
 
     def weights(self, group: str, network: nn.Module, compute: ComputeDevice) -> Tensor:
         """Return (G, P) weights of a group's states on the device, for the parameters that `network` has.
@@ -147,13 +164,20 @@ class NetworkPool:
             sizes = ", ".join(f"{name} ({size})" for name, size in self.group_sizes().items())
             raise UserError(f"{self.directory} has no network in group {group!r}; its groups are {sizes}")
 
-    def check_compatible(self, spec: str, data: ImageData) -> None:
-        """Raise a UserError if network or image shape differ from those of the pool; warn if the images differ."""
-        metadata, shape = self.metadata, (data.channels, data.size, data.size)
+    def check_compatible(self, spec: str, data: ImageData, *, classifier: bool = False, labels: bool = False) -> None:
+        """Raise a UserError if network or image shape differ from those of the pool; warn if the images differ.
+
+        With `classifier`, the numbers of classes must be equal; with `labels`, the classes and their order.
+        """
+        metadata, shape, names = self.metadata, (data.channels, data.size, data.size), list(data.class_names)
         pool_shape = (metadata["channels"], metadata["size"], metadata["size"])
         check(pool_shape == shape, f"images must have the shape {pool_shape} of the pool {self.directory}", shape)
         network = networks.canonical_spec(spec, size=data.size)
         check(metadata["network"] == network, f"network must be {metadata['network']} as in the pool", network)
+        has_classes = not classifier or metadata["num_classes"] == len(names)
+        check(has_classes, f"images must have {metadata['num_classes']} classes as the pool has", len(names))
+        rule = f"with a calibration, the classes must be those of the pool {self.directory} in the same order"
+        check(not labels or metadata.get("class_names", names) == names, rule, names)
         if metadata.get("fingerprint", data.fingerprint) != data.fingerprint:
             warnings.warn(f"the networks of {self.directory} were trained on other images than these", stacklevel=2)
 
@@ -191,6 +215,23 @@ def parse_accuracy_range(group: str) -> tuple[float, float]:
     return low, high
 
 
+def is_pool(directory: str | os.PathLike[str]) -> bool:
+    """Return whether a directory is a pool. Others may be new, or contain pools that runs have trained."""
+    check_path_encoding(directory)
+    return (Path(directory) / POOL_FILE).is_file()
+
+
+def pool_path(parent: Path, metadata: Mapping[str, Any]) -> Path:
+    """Return the directory of the pool with this metadata, in a directory of several pools."""
+    return parent / f"{POOL_PREFIX}{json_hash(metadata)[:12]}"
+
+
+def check_pool_parent(directory: Path) -> None:
+    """Raise a UserError if a directory has other content than pools."""
+    if not is_empty(directory) and not all(path.name.startswith(POOL_PREFIX) for path in directory.iterdir()):
+        raise UserError(f"{directory} is not empty and not a pool of networks: choose another directory")
+
+
 def check_pool_directory(directory: Path, metadata: Mapping[str, Any] | None = None) -> None:
     """Raise a UserError if a directory has other content than a pool, or a pool with other metadata."""
     if is_empty(directory):
@@ -199,10 +240,9 @@ def check_pool_directory(directory: Path, metadata: Mapping[str, Any] | None = N
         raise UserError(f"{directory} is not empty and not a pool of networks: choose another directory")
     stored = _read_pool_file(directory)
     metadata = stored if metadata is None else metadata
-    different = sorted(key for key in {*stored, *metadata} if stored.get(key) != metadata.get(key))
+    different = ", ".join(sorted(key for key in {*stored, *metadata} if stored.get(key) != metadata.get(key)))
     if different:
-        names = ", ".join(different)
-        raise UserError(f"{directory} holds a pool with other settings ({names}): choose another directory")
+        raise UserError(f"{directory} holds a pool with other settings ({different}): choose another directory")
 
 
 def _read_pool_file(directory: Path) -> dict[str, Any]:
@@ -215,7 +255,8 @@ def _read_pool_file(directory: Path) -> dict[str, Any]:
     metadata: dict[str, Any] = read_json(
         path, "a description of a pool of networks", hint="train another pool", is_valid=_is_pool_metadata
     )
-    group_names(metadata["edges"])
+    if metadata["edges"]:
+        group_names(metadata["edges"])
     return metadata
 
 
@@ -235,11 +276,13 @@ def _read_states(path: Path, pool_hash: str) -> list[PoolState]:
     """Return the states in a file of the pool; raise a UserError if the file belongs to another pool."""
     content = read_tensor_metadata(path, "pool", "a network of a pool", hint=RETRAIN_HINT)
     try:
+        seconds, stored_hash = content["seconds"], content["pool_hash"]
+        if not is_number(seconds) or seconds < 0:
+            raise ValueError
         states = [
-            PoolState(path, row, int(state["step"]), float(state["accuracy"]))
+            PoolState(path, row, int(state["step"]), float(state["accuracy"]), seconds)
             for row, state in enumerate(content["states"])
         ]
-        stored_hash = content["pool_hash"]
     except (KeyError, TypeError, ValueError, OverflowError):
         raise UserError(f"{path} is not a network of a pool; {RETRAIN_HINT}") from None
     if stored_hash != pool_hash:

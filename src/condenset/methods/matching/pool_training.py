@@ -1,20 +1,15 @@
-"""Train a pool of networks: store the first state of each network in every group of validation accuracy.
-
-Shapes: S states of a network, P parameters of a network.
-"""
+"""Train a pool of networks: one file per network, written when its training ends."""
 
 from __future__ import annotations
 
-import itertools
+import dataclasses
 import json
-import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from condenset import augment, networks
 from condenset.config import MAX_NETWORKS
@@ -23,11 +18,12 @@ from condenset.data.split import train_val_split
 from condenset.engine import ComputeDevice
 from condenset.engine.defaults import torch_defaults
 from condenset.engine.memory import remaining_groups
-from condenset.errors import UserError, check, check_int
+from condenset.errors import check, check_int
 from condenset.io.directories import ensure_writable, lock_directory, remove_temporary_files, wrap_os_errors
 from condenset.io.files import json_hash, write_file, write_tensors
 from condenset.io.progress import make_progress
-from condenset.methods.matching.pool import EDGES, POOL_FILE, NetworkPool, check_pool_directory, group_names, in_group
+from condenset.methods.matching.pool import EDGES, POOL_FILE, NetworkPool, check_pool_directory, group_names
+from condenset.methods.matching.pool_trainer import PoolTrainer, checkpoint_epochs
 from condenset.methods.reference_network import training_metadata
 from condenset.runs.context import RunContext
 from condenset.runs.loop import track_progress
@@ -38,8 +34,8 @@ from condenset.training.protocol import Protocol, training_protocol
 from condenset.training.trainer import Trainer
 
 EPOCHS = 30
+EXPERT_BATCH_SIZE, EXPERT_AUGMENT = 256, "color+crop"
 VAL_SHARE = 0.1  # of the training images of every class
-VALIDATION_GROWTH = 1.25  # ratio of the steps of two validations in the first epoch, where the accuracy rises fastest
 
 
 @torch_defaults()
@@ -90,7 +86,8 @@ def train_pool(
     check_image_data("data", data)
     compute = ComputeDevice.select(device, precision)
     run = RunContext(seed=seed, compute=compute, progress=make_progress(verbose))
-    return fill_pool(data, Path(directory), num_networks, pool_protocol(data, **fields), edges, run)
+    group_names(edges)  # check them first
+    return fill_pool(data, Path(directory), num_networks, pool_protocol(data, **fields), run, edges=edges)
 
 
 def pool_protocol(data: ImageData, **fields: Any) -> Protocol:
@@ -106,27 +103,47 @@ def pool_protocol(data: ImageData, **fields: Any) -> Protocol:
     return augment.remove_unused_flip(protocol, allow_hflip=data.allow_hflip)
 
 
+def expert_protocol(data: ImageData, *, network: str, epochs: int) -> Protocol:
+    """Return the protocol of networks that calibrate images or are interpolated: the modern one with fewer epochs."""
+    fields = {"network": network, "epochs": epochs, "batch_size": EXPERT_BATCH_SIZE, "augment": EXPERT_AUGMENT}
+    return augment.remove_unused_flip(Protocol.modern(**fields), allow_hflip=data.allow_hflip)
+
+
 def fill_pool(
     data: ImageData,
     directory: Path,
     num_networks: int,
     protocol: Protocol,
-    edges: Sequence[float],
     run: RunContext,
+    *,
+    edges: Sequence[float] = (),
+    num_checkpoints: int = 0,
 ) -> NetworkPool:
     """Train the networks that the directory lacks of the first `num_networks`.
 
     Each network is one file, written when its training ends. The directory is locked, because another process would
     remove temporary files that are still in use.
+
+    Args:
+        data: Training images.
+        directory: Directory of the pool.
+        num_networks: Number of networks.
+        protocol: How they are trained.
+        run: The run.
+        edges: Store the first state in each group of validation accuracy between these edges in percent. A tenth of
+            the images is then held out for validation.
+        num_checkpoints: Without edges: store the initial state, and this number of states at equal intervals. The
+            networks train on all images, and the accuracies of their states are those of every tenth image.
     """
     num_networks = check_int("num_networks", num_networks, 1, MAX_NETWORKS)
-    groups, metadata = group_names(edges), pool_metadata(data, protocol, edges, run)
+    metadata = pool_metadata(data, protocol, run, edges=edges, num_checkpoints=num_checkpoints)
     ensure_writable(directory)
     with lock_directory(directory):
         _initialize_directory(directory, metadata)
         missing = [number for number in range(num_networks) if not _path(directory, number).exists()]
         if missing:
-            _train_networks(data, directory, num_networks, missing, protocol, groups, json_hash(metadata), run)
+            states = (group_names(edges) if edges else [], num_checkpoints)
+            _train_networks(data, directory, num_networks, missing, protocol, states, json_hash(metadata), run)
         return NetworkPool.load(directory)
 
 
@@ -136,16 +153,21 @@ def _train_networks(
     num_networks: int,
     missing: Sequence[int],
     protocol: Protocol,
-    groups: Sequence[str],
+    states: tuple[Sequence[str], int],
     pool_hash: str,
     run: RunContext,
 ) -> None:
     """Train the missing networks, several at a time where the device allows it, and write their files."""
-    splits = train_val_split(data, VAL_SHARE, seed=run.seed)
-    train_set, val_set = (DeviceDataset.from_data(part, run.compute.device) for part in splits)
+    (groups, num_checkpoints), device = states, run.compute.device
+    train_set, val_set = (DeviceDataset.from_data(part, device) for part in _split(data, bool(groups), run.seed))
     batches = remaining_groups(num_networks, num_parallel(protocol, train_set, run.compute), missing)
     trainers = [
-        PoolTrainer(Trainer(protocol.network, train_set, protocol, run.compute), val_set, groups)
+        PoolTrainer(
+            Trainer(protocol.network, train_set, protocol, run.compute),
+            val_set,
+            groups,
+            store_epochs=checkpoint_epochs(protocol.total_epochs, num_checkpoints),
+        )
         for _ in range(max(map(len, batches)))
     ]
     num_steps = trainers[0].num_steps
@@ -164,110 +186,29 @@ def _train_networks(
                 if step < num_steps:  # trained networks are stored even if the user asks to stop
                     checkpoint.save_if_due(step)
             done += num_steps * len(in_use)
+            seconds = round(checkpoint.seconds / len(in_use), 3)
             for number, trainer in in_use.items():
                 with wrap_os_errors(directory):
-                    path = _path(directory, number)
-                    write_tensors(path, {"weights": trainer.weights_SP}, trainer.file_metadata(pool_hash))
-                run.log_event("network", net=number, seconds=round(checkpoint.seconds / len(in_use), 3))
+                    metadata = trainer.file_metadata(pool_hash, seconds)
+                    write_tensors(_path(directory, number), {"weights": trainer.weights_SP}, metadata)
+                run.log_event("network", net=number, seconds=seconds)
             checkpoint.delete()
 
 
-def pool_metadata(data: ImageData, protocol: Protocol, edges: Sequence[float], run: RunContext) -> dict[str, Any]:
+def _split(data: ImageData, has_groups: bool, seed: int) -> tuple[ImageData, ImageData]:
+    """Return the images to train on and to validate with."""
+    if has_groups:
+        return train_val_split(data, VAL_SHARE, seed=seed)
+    return data, dataclasses.replace(data, images=data.images[::10], labels=data.labels[::10], stored_fingerprint="")
+
+
+def pool_metadata(
+    data: ImageData, protocol: Protocol, run: RunContext, *, edges: Sequence[float] = (), num_checkpoints: int = 0
+) -> dict[str, Any]:
     """Return everything that decides the networks of a pool, as JSON values."""
     shape = {"channels": data.channels, "size": data.size, "num_classes": data.num_classes}
-    return training_metadata(data, protocol, run) | shape | {"edges": list(edges)}
-
-
-class PoolTrainer:
-    """Train networks of a pool and validate them: often during the first epoch, then after every epoch.
-
-    It stores the first state of each group and the last state in tensors, so that they are part of the checkpoint.
-
-    Args:
-        trainer: Trains the network.
-        val_set: Validation images.
-        groups: Names of the groups of validation accuracy.
-    """
-
-    def __init__(self, trainer: Trainer, val_set: DeviceDataset, groups: Sequence[str]) -> None:
-        self.trainer, self.val_set, self.groups, self.step = trainer, val_set, groups, 0
-        self.num_steps, self.is_resumable = trainer.num_steps, trainer.is_resumable
-        self.steps_per_epoch = trainer.steps_per_epoch
-        self.early_steps = early_validation_steps(self.steps_per_epoch)
-        max_states = len(groups) + 1
-        self.num_states = torch.zeros((), dtype=torch.int64)
-        self.steps_S = torch.zeros(max_states, dtype=torch.int64)
-        self.accuracies_S = torch.zeros(max_states, dtype=torch.float64)
-        self.stored_SP = trainer.weights.new_zeros(max_states, len(trainer.weights))
-
-    @property
-    def state(self) -> dict[str, Tensor]:
-        """Everything that changes from one step to the next."""
-        return self.trainer.state | {
-            "pool.num_states": self.num_states,
-            "pool.steps": self.steps_S,
-            "pool.accuracies": self.accuracies_S,
-            "pool.weights": self.stored_SP,
-        }
-
-    def iter_train(self, seed: int, number: int, load_state: Callable[[Mapping[str, Tensor]], int]) -> Iterator[int]:
-        """Train network `number` and yield the number of steps where `Trainer.iter_train` does.
-
-        The stored states stay valid until the next training begins.
-        """
-        self.num_states.zero_()
-
-        def restore_states(_: Mapping[str, Tensor]) -> int:
-            self.step = load_state(self.state)
-            self._validate_after_epoch()  # a checkpoint at the end of an epoch is written before the validation
-            return self.step
-
-        for done in self.trainer.iter_train(
-            seed, "pool", number, after_step=self._after_step, load_state=restore_states
-        ):
-            yield done  # before the validation, which waits for the device: other networks get their steps meanwhile
-            self._validate_after_epoch()
-
-    def validate(self, *, always_store: bool = False) -> None:
-        """Compute the validation accuracy, and store the state if it is the first of its group."""
-        if not self.trainer.is_finite():
-            raise UserError(
-                f"Training diverged: the weights contain NaN or infinity after step {self.step}. Try a smaller lr."
-            )
-        accuracy, row = self.trainer.accuracy(self.val_set), int(self.num_states)
-        group = next((name for name in self.groups if in_group(accuracy, name)), None)
-        stored = self.accuracies_S[:row].tolist()
-        if always_store or (group and not any(in_group(other, group) for other in stored)):
-            self.steps_S[row], self.accuracies_S[row], self.stored_SP[row] = self.step, accuracy, self.trainer.weights
-            self.num_states += 1
-
-    def _after_step(self) -> None:
-        self.step += 1
-        if self.step in self.early_steps:
-            self.validate()
-
-    def _validate_after_epoch(self) -> None:
-        is_last = self.step == self.num_steps
-        if self.step and (is_last or self.step % self.steps_per_epoch == 0):
-            self.validate(always_store=is_last)
-
-    @property
-    def weights_SP(self) -> Tensor:
-        """Weights of the stored states."""
-        return self.stored_SP[: int(self.num_states)]
-
-    def file_metadata(self, pool_hash: str) -> dict[str, str]:
-        """Return the metadata of the network's file: its states, and the hash of the pool it belongs to."""
-        num = int(self.num_states)
-        pairs = zip(self.steps_S[:num].tolist(), self.accuracies_S[:num].tolist(), strict=True)
-        states = [{"step": step, "accuracy": accuracy} for step, accuracy in pairs]
-        return {"pool": json.dumps({"pool_hash": pool_hash, "states": states})}
-
-
-def early_validation_steps(steps_per_epoch: int) -> frozenset[int]:
-    """Return the steps of the first epoch, before its end, to validate after: 1, 2, 3, … with growing gaps."""
-    powers = (math.ceil(VALIDATION_GROWTH**power) for power in itertools.count())
-    return frozenset(itertools.takewhile(lambda step: step < steps_per_epoch, powers))
+    states = {"edges": list(edges), **({"num_checkpoints": num_checkpoints} if num_checkpoints else {})}
+    return training_metadata(data, protocol, run) | shape | states | {"class_names": list(data.class_names)}
 
 
 def _initialize_directory(directory: Path, metadata: dict[str, Any]) -> None:

@@ -1,7 +1,8 @@
 """The synthetic images of a matching run: one or several sets side by side, padded to rectangular tensors.
 
 Sets of several sizes share the real batches of every iteration. Their images are columns of one tensor. Classes that
-have fewer images than the widest are padded; weights exclude the padding from every mean.
+have fewer images than the widest are padded; weights exclude the padding from every mean. With a partition, the learned
+images are compact, and `decode` gives the images that networks see: D of them for every compact image.
 Shapes: K classes, I synthetic images per class of all sets, N images of a row.
 """
 
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from condenset.data.class_store import ClassStore
 from condenset.data.image_data import ImageData
+from condenset.data.partition import check_decoded_size, decode_partition, encode_partition
 from condenset.engine.memory import split_evenly
 from condenset.methods.common import class_labels, images_per_class, initial_images, mean_weights, remove_padding
 
@@ -43,12 +45,14 @@ class SetGroup:
     slices: list[SetSlice]
     columns: slice
     lr: float | Tensor  # one per column if the sets differ
+    num_decoded: int  # per compact image
 
     def split(self, mask: PaddingMask) -> Iterator[tuple[slice, Tensor | None]]:
-        """Yield the columns of each set within the group, and their weights."""
+        """Yield the columns of each set among the decoded images of the group, and their weights."""
         for set_slice in self.slices:
             start = set_slice.columns.start - self.columns.start
-            columns = slice(start, start + max(set_slice.counts))
+            stop = start + max(set_slice.counts)
+            columns = slice(start * self.num_decoded, stop * self.num_decoded)
             yield columns, None if mask.weight_KN is None else mask.weight_KN[:, columns]
 
 
@@ -61,6 +65,23 @@ class Chunk(NamedTuple):
     synthetic: list[PaddingMask]  # one per group
 
 
+@dataclass(frozen=True, kw_only=True)
+class Parametrization:
+    """How the images are stored and updated.
+
+    Attributes:
+        partition: Divide every image into `partition` x `partition` parts, each of which decodes to a full image.
+        clamp: Keep the pixels within their valid range after every step.
+        average_from: The result is the mean of the images after this iteration. None: the last images.
+        decay_steps: The learning rate falls linearly to 0 in this number of iterations. None: it is constant.
+    """
+
+    partition: int = 1
+    clamp: bool = False
+    average_from: int | None = None
+    decay_steps: int | None = None
+
+
 class SyntheticSets:
     """The images that a matching run learns, and their velocity.
 
@@ -71,6 +92,7 @@ class SyntheticSets:
         seed: Seed of the initial images.
         batch_size: Real images per class and iteration.
         separate: Pass each set through the network by itself. Batch norm would mix them.
+        parametrization: How the images are stored and updated.
     """
 
     def __init__(
@@ -82,20 +104,35 @@ class SyntheticSets:
         *,
         batch_size: int,
         separate: bool,
+        parametrization: Parametrization,
     ) -> None:
         self.device, self.batch_size, self.momentum = store.counts.device, batch_size, recipes[0].momentum
-        self.class_counts = data.class_counts
+        self.class_counts, self.parametrization = data.class_counts, parametrization
+        self.num_decoded = parametrization.partition**2
         self.slices: list[SetSlice] = []
         images, start = [], 0
         for recipe in recipes:
             counts = images_per_class(data, recipe)
+            bytes_per_image = 4 * data.channels * data.size**2 + 8  # float32, and a label
+            check_decoded_size(sum(counts) * bytes_per_image, parametrization.partition)
             self.slices.append(SetSlice(recipe, counts, slice(start, start + max(counts))))
-            images.append(initial_images(store, recipe.init, seed, max(counts)))
+            images.append(self._initial_images(store, recipe.init, seed, max(counts)))
             start += max(counts)
         self.images_KICHW = torch.cat(images, 1)
         self.velocity = torch.zeros_like(self.images_KICHW)
+        self.average = self.images_KICHW.clone() if parametrization.average_from is not None else None
+        mean, std = (torch.tensor(values, device=self.device)[:, None, None] for values in (data.mean, data.std))
+        self.pixel_range = (-mean / std, (1 - mean) / std)
+        self.labels_N = class_labels(self.slices[0].counts).repeat_interleave(self.num_decoded).to(self.device)
         slices_by_group = [[set_slice] for set_slice in self.slices] if separate else [self.slices]
         self.groups = [self._make_group(index, slices) for index, slices in enumerate(slices_by_group)]
+
+    def _initial_images(self, store: ClassStore, init: str, seed: int, num: int) -> Tensor:
+        """Return (K, num, C, H, W) compact images to start from: noise, or real images at a fraction of their size."""
+        if init == "noise":
+            return initial_images(store, init, seed, num)
+        images_KNCHW = initial_images(store, init, seed, num * self.num_decoded)
+        return encode_partition(images_KNCHW, self.parametrization.partition)
 
     def _make_group(self, index: int, slices: list[SetSlice]) -> SetGroup:
         rates = [set_slice.recipe.lr for set_slice in slices]
@@ -103,18 +140,29 @@ class SyntheticSets:
         if len(set(rates)) > 1:
             columns = [torch.full((max(s.counts), 1, 1, 1), s.recipe.lr) for s in slices]
             lr = torch.cat(columns).to(self.device)
-        return SetGroup(index, slices, slice(slices[0].columns.start, slices[-1].columns.stop), lr)
+        columns_of_group = slice(slices[0].columns.start, slices[-1].columns.stop)
+        return SetGroup(index, slices, columns_of_group, lr, self.num_decoded)
+
+    @property
+    def state(self) -> dict[str, Tensor]:
+        """Everything that an update changes."""
+        state = {"images": self.images_KICHW, "velocity": self.velocity}
+        return state if self.average is None else state | {"average": self.average}
 
     def split(self, max_classes: int) -> list[Chunk]:
         """Split the classes into chunks of at most `max_classes`."""
         real_weight_KB = mean_weights([min(self.batch_size, count) for count in self.class_counts], self.batch_size)
-        synthetic_weight_KI = torch.cat([mean_weights(s.counts, max(s.counts)) for s in self.slices], 1)
+        compact_weight_KI = torch.cat([mean_weights(s.counts, max(s.counts)) for s in self.slices], 1)
+        synthetic_weight_KI = compact_weight_KI.repeat_interleave(self.num_decoded, 1) / self.num_decoded
         chunks = []
         for rows in split_evenly(len(self.class_counts), max_classes):
             classes_K = torch.arange(rows.start, rows.stop, device=self.device)
-            masks = [self._mask(synthetic_weight_KI[rows, group.columns]) for group in self.groups]
+            masks = [self._mask(synthetic_weight_KI[rows, self._decoded_columns(group)]) for group in self.groups]
             chunks.append(Chunk(rows, classes_K, self._mask(real_weight_KB[rows]), masks))
         return chunks
+
+    def _decoded_columns(self, group: SetGroup) -> slice:
+        return slice(group.columns.start * self.num_decoded, group.columns.stop * self.num_decoded)
 
     def _mask(self, weight_KN: Tensor) -> PaddingMask:
         if bool(weight_KN.all()):
@@ -126,16 +174,42 @@ class SyntheticSets:
         """Return the images of a chunk and group as a leaf that gradients can be computed for."""
         return self.images_KICHW[chunk.rows, group.columns].detach().clone().requires_grad_()
 
-    def update(self, chunk: Chunk, group: SetGroup, gradient: Tensor) -> None:
+    def decode(self, images_KICHW: Tensor) -> Tensor:
+        """Return the (K, D * I, C, H, W) images that networks see."""
+        return decode_partition(images_KICHW, self.parametrization.partition)
+
+    def update(self, chunk: Chunk, group: SetGroup, gradient: Tensor, clock: Tensor) -> None:
         """Update the images of a chunk and group by one step of SGD with momentum."""
-        images, velocity = (tensor[chunk.rows, group.columns] for tensor in (self.images_KICHW, self.velocity))
+        part = (chunk.rows, group.columns)
+        images, velocity = self.images_KICHW[part], self.velocity[part]
         velocity.mul_(self.momentum).add_(gradient)
-        if isinstance(group.lr, Tensor):
+        decay_steps = self.parametrization.decay_steps
+        if decay_steps is not None:
+            images.sub_(group.lr * (1 - clock / decay_steps) * velocity)
+        elif isinstance(group.lr, Tensor):
             images.sub_(group.lr * velocity)
         else:
             images.sub_(velocity, alpha=group.lr)
+        if self.parametrization.clamp:
+            images.clamp_(*self.pixel_range)
+        if self.average is not None:
+            assert self.parametrization.average_from is not None
+            num_averaged = (clock - self.parametrization.average_from + 1).clamp(min=1)
+            self.average[part].add_((images - self.average[part]) / num_averaged)  # copies the images until then
+
+    def decode_images(self, indices_N: Tensor) -> tuple[Tensor, Tensor]:
+        """Return images of the first set as networks see them, and their labels.
+
+        Args:
+            indices_N: Indices of decoded images of the set, without padding.
+        """
+        compact = remove_padding(self.images_KICHW[:, self.slices[0].columns], self.slices[0].counts)
+        decoded = self.decode(compact[indices_N // self.num_decoded])
+        first_N = torch.arange(len(indices_N), device=self.device) * self.num_decoded
+        return decoded[first_N + indices_N % self.num_decoded], self.labels_N[indices_N]
 
     def result(self, set_slice: SetSlice) -> tuple[Tensor, Tensor]:
-        """Return images and labels of one set, without padding."""
-        images_NCHW = remove_padding(self.images_KICHW[:, set_slice.columns], set_slice.counts)
+        """Return the compact images and the labels of one set, without padding."""
+        images_KICHW = self.images_KICHW if self.average is None else self.average
+        images_NCHW = remove_padding(images_KICHW[:, set_slice.columns], set_slice.counts)
         return images_NCHW, class_labels(set_slice.counts)

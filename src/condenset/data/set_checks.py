@@ -1,0 +1,30 @@
+"""Check the labels and the step sizes of a condensed set."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from condenset.errors import check
+
+
+def check_labels(labels: Tensor, num_images: int, num_classes: int) -> None:
+    """Raise a UserError unless labels are (N,) class indices, or (N, K) logits or probabilities."""
+    check(len(labels) == num_images, f"there must be {num_images} labels, one per image", len(labels))
+    if labels.ndim == 1:
+        check(labels.dtype == torch.int64, "hard labels must be int64", labels.dtype)
+        in_range = bool(((labels >= 0) & (labels < num_classes)).all())
+        check(in_range, f"hard labels must be in 0..{num_classes - 1}", sorted(set(labels.tolist())))
+    else:
+        shape = tuple(labels.shape)
+        check(shape == (num_images, num_classes), "soft labels must have the shape (images, classes)", shape)
+        check(labels.dtype == torch.float32, "soft labels must be float32", labels.dtype)
+        check(bool(torch.isfinite(labels).all()), "soft labels must be finite", "NaN or infinity")
+
+
+def check_step_sizes(steps: Tensor) -> None:
+    """Raise a UserError unless step sizes are a float32 vector of numbers above 0."""
+    is_vector = steps.ndim == 1 and len(steps) > 0 and steps.dtype == torch.float32
+    shape = f"{steps.dtype} of shape {tuple(steps.shape)}"
+    check(is_vector, "step_sizes must be a float32 vector with at least one element", shape)
+    check(bool((steps.isfinite() & (steps > 0)).all()), "step_sizes must be above 0", steps.tolist())

@@ -1,0 +1,38 @@
+"""DANCE (Zhang et al., IJCAI 2024): networks between their initial and their trained state, and calibration.
+
+Settings of the paper: partition with factor 2, 5 networks of 60 epochs, cross-entropy of the trained network with
+weight 1, colour, crop and cutout together, pixels kept in their range.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from condenset.augment import STACKED_STRATEGY
+from condenset.methods.matching.dm import METHOD as DM
+from condenset.methods.matching.recipe import DMRecipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class DANCERecipe(DMRecipe):
+    """Settings of DANCE, with the fields of `DMRecipe`."""
+
+    sampler: str = "interpolated"
+    pool_size: int = 5
+    partition: int = 2
+    clamp: bool = True
+    calibration: float = 1.0
+    augment: str = STACKED_STRATEGY
+    batch_size: int = 128
+    iterations: int = 10_000
+
+
+METHOD = dataclasses.replace(
+    DM,
+    name="dance",
+    recipe=DANCERecipe,
+    variant_of="dm",
+    summary="DANCE: partitioned images matched in interpolated networks and calibrated by trained ones.",
+    ipc_defaults=lambda ipc: {"lr": 0.25 * ipc},
+)

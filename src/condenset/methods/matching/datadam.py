@@ -1,0 +1,33 @@
+"""DataDAM (Sajedi et al., ICCV 2023): match where the earlier blocks of networks respond.
+
+Settings of the paper: attention maps of the power 4 in all blocks but the last, with
+weight 100 relative to the embedding, random networks.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from condenset.methods.matching.dm import METHOD as DM
+from condenset.methods.matching.dm import presets as dm_presets
+from condenset.methods.matching.recipe import DMRecipe
+from condenset.training.protocol import DIGITS
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataDAMRecipe(DMRecipe):
+    """Settings of DataDAM, with the fields of `DMRecipe`."""
+
+    features: str = "attention"
+    iterations: int = 8_000
+
+
+METHOD = dataclasses.replace(
+    DM,
+    name="datadam",
+    recipe=DataDAMRecipe,
+    variant_of="dm",
+    summary="DataDAM: match the attention maps of the earlier blocks in random networks.",
+    presets=lambda ipc, dataset, size: dm_presets(ipc, dataset, size) if (dataset, size) == DIGITS else {},
+)

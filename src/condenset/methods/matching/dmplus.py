@@ -1,0 +1,62 @@
+"""DM+: the best combination of the parts of the distribution-matching family that this project knows.
+
+- Partition: four images in one, and sixteen in one if there is one image per class and the images have 32 pixels.
+- Networks of all stages of their training, calibrated by a later stage.
+- Color, crop, cutout and flip together, and 256 real images per class.
+- Few images per class need more calibration, and many a higher learning rate.
+- The learning rate falls linearly, and the result is the mean of the images over the second half of the iterations.
+
+The settings were chosen on training images that were held out; see docs/results.md.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from condenset.methods.matching.dm import METHOD as DM
+from condenset.methods.matching.dm import presets as dm_presets
+from condenset.methods.matching.recipe import DMRecipe
+from condenset.training.protocol import DIGITS
+
+MIN_PARTITION_SIZE = 16  # pixels; the parts of smaller images show too little
+
+
+@dataclass(frozen=True, kw_only=True)
+class DMPlusRecipe(DMRecipe):
+    """Settings of DM+, with the fields of `DMRecipe`."""
+
+    sampler: str = "checkpoints"
+    pool_epochs: int = 30
+    partition: int = 2
+    clamp: bool = True
+    average: float = 0.5
+    lr_decay: bool = True
+    calibration: float = 1.0
+    augment: str = "color+crop+cutout+flip"
+    iterations: int = 10_000
+
+
+def ipc_defaults(ipc: int) -> dict[str, Any]:
+    """Return the settings that depend on the number of images per class."""
+    return {"lr": max(5.0, float(ipc)), "calibration": min(3.0, 10 / ipc)}
+
+
+def presets(ipc: int, dataset: str, size: int) -> dict[str, Any]:
+    """Return the partition for an image size, and quick settings for the digits."""
+    factor = 1 if size < MIN_PARTITION_SIZE else 4 if ipc == 1 and size >= 32 else 2
+    while size % factor:
+        factor -= 1
+    quick = dm_presets(ipc, dataset, size) if (dataset, size) == DIGITS else {}
+    return {"partition": factor, **quick}
+
+
+METHOD = dataclasses.replace(
+    DM,
+    name="dmplus",
+    recipe=DMPlusRecipe,
+    summary="DM+: the best combination of partition, trained networks, calibration and averaging.",
+    presets=presets,
+    ipc_defaults=ipc_defaults,
+)

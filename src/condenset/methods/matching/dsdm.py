@@ -1,0 +1,36 @@
+"""DSDM (Li et al., ACM MM 2024): match mean and covariance of the features.
+
+Settings of the paper: partition with factor 2, covariances with weight 50, states from the training of networks.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from condenset.augment import STACKED_STRATEGY
+from condenset.methods.matching.dm import METHOD as DM
+from condenset.methods.matching.recipe import DMRecipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class DSDMRecipe(DMRecipe):
+    """Settings of DSDM, with the fields of `DMRecipe`."""
+
+    objective: str = "covariance(weight=50)"
+    sampler: str = "checkpoints"
+    partition: int = 2
+    clamp: bool = True
+    augment: str = STACKED_STRATEGY
+    batch_size: int = 128
+    iterations: int = 10_000
+
+
+METHOD = dataclasses.replace(
+    DM,
+    name="dsdm",
+    recipe=DSDMRecipe,
+    variant_of="dm",
+    summary="DSDM: partitioned images matched by mean and covariance in trained networks.",
+    ipc_defaults=lambda ipc: {"lr": 0.25 * ipc},
+)

@@ -1,0 +1,152 @@
+"""Where the networks of a matching run come from: random ones, a pool, a queue, or a user's own sampler."""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+import warnings
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from condenset import augment, networks
+from condenset.data.image_data import ImageData
+from condenset.engine.compile import Forward, functional_forward, with_autocast
+from condenset.errors import UserError, check
+from condenset.methods.matching.pool import NetworkPool, check_pool_parent, pool_path
+from condenset.methods.matching.pool_training import expert_protocol, fill_pool, pool_metadata
+from condenset.methods.matching.queue import NetworkQueue
+from condenset.methods.matching.recipe import DMRecipe
+from condenset.methods.matching.user_functions import UserNetworks, find_function
+from condenset.methods.samplers import NetworkSampler, PoolNetworks, TrainedNetworks, build_on_meta, sample_new_networks
+from condenset.runs.context import RunContext
+
+NUM_CHECKPOINTS = 20  # states per network that the sampler "checkpoints" chooses from, besides the initial one
+LOOKAHEAD_SHARE = 0.1  # of the training that the calibration is ahead of the sampled state at most
+
+
+@dataclass(frozen=True)
+class NetworkSource:
+    """The networks of a run.
+
+    Attributes:
+        sampler: Samples the network of each iteration.
+        classify: The network with its classifier as a function, for the calibration.
+        embed: The embedding as a function, if it is not that of the recipe's network.
+        network: Its module on the meta device.
+        num_bytes: Memory of the networks that the sampler holds.
+        provenance: What the provenance of the set records.
+    """
+
+    sampler: NetworkSampler
+    classify: Forward | None = None
+    num_bytes: int = 0
+    provenance: dict[str, Any] = field(default_factory=dict)
+    embed: Forward | None = None
+    network: nn.Module | None = None
+
+
+def make_network_source(recipe: DMRecipe, data: ImageData, run: RunContext) -> NetworkSource:
+    """Return where the networks of a run come from; train a pool if the recipe needs one that does not exist."""
+    compute = run.compute
+    check_network_source(recipe, data)
+    if recipe.sampler == "random":
+        return NetworkSource(sample_new_networks(recipe.network, data, run.seed, compute, embedding=True))
+    if function := find_function("sampler", recipe.sampler):
+        sampler = UserNetworks(recipe.sampler, function, recipe.features, run.seed, compute.device)
+        classifier, embed = (with_autocast(apply, compute) for apply in (sampler.classify, sampler.embed))
+        network = copy.deepcopy(sampler.embedding).to("meta")
+        return NetworkSource(sampler, classifier, embed=embed, network=network)
+    check(
+        networks.has_default_init(recipe.network),
+        f"the sampler {recipe.sampler} must have a built-in network",
+        recipe.network,
+    )
+    full_network = build_on_meta(recipe.network, data)
+    classify = functional_forward(full_network, compute)
+    if recipe.sampler == "queue":
+        stages = augment.parse_strategy(recipe.augment, allow_hflip=data.allow_hflip)
+        queue = NetworkQueue(
+            full_network,
+            classify,
+            run.seed,
+            compute.device,
+            compute.dtype,
+            stages=stages,
+            size=data.size,
+            iterations=recipe.iterations,
+        )
+        return NetworkSource(queue, classify, queue.weights_QT.nbytes)
+    if recipe.has_pool and recipe.sampler == "checkpoints" and not recipe.calibration:
+        return _use_group(recipe, data, run)
+    weights_EST, provenance = _load_or_train_pool(recipe, data, full_network, run)
+    steps_ahead = max(1, round(LOOKAHEAD_SHARE * (weights_EST.shape[1] - 1)))
+    lookahead = steps_ahead if recipe.sampler == "checkpoints" else None
+    trained = TrainedNetworks(full_network, weights_EST, run.seed, recipe.sampler, lookahead=lookahead)
+    return NetworkSource(trained, classify, weights_EST.nbytes, {"pool": provenance})
+
+
+def check_network_source(recipe: DMRecipe, data: ImageData) -> None:
+    """Raise a UserError if the pool of a recipe does not fit the data, or there is other content in its place."""
+    if recipe.pool and not recipe.has_pool:
+        check_pool_parent(Path(recipe.pool))
+        check(recipe.group == "all", "group must come with a pool that is trained already", recipe.group)
+    elif recipe.pool:
+        pool = NetworkPool.load(recipe.pool)
+        with warnings.catch_warnings(action="ignore"):  # the pool warns when it is used
+            uses_classifier = recipe.sampler != "checkpoints" or bool(recipe.calibration)
+            pool.check_compatible(recipe.network, data, classifier=uses_classifier, labels=bool(recipe.calibration))
+        pool.check_group(recipe.group)
+        if recipe.sampler == "interpolated" or (recipe.sampler == "checkpoints" and recipe.calibration):
+            _check_intervals(pool, recipe)
+
+
+def _check_intervals(pool: NetworkPool, recipe: DMRecipe) -> None:
+    """Raise a UserError if the pool has states by accuracy, as `train_pool` stores them, and no initial ones."""
+    if not pool.metadata.get("num_checkpoints"):
+        sampler = f"the sampler {recipe.sampler}" + (" with calibration" if recipe.sampler == "checkpoints" else "")
+        way_out = "give a new directory as pool, in which its networks are trained"
+        raise UserError(f"{sampler} must have states at equal intervals, but {pool.directory} has none; {way_out}")
+
+
+def _use_group(recipe: DMRecipe, data: ImageData, run: RunContext) -> NetworkSource:
+    """Return a sampler of all states of a pool whose validation accuracy is in a group."""
+    pool = NetworkPool.load(recipe.pool)
+    pool.check_compatible(recipe.network, data)
+    network = build_on_meta(recipe.network, data, embedding=True)
+    weights_GP = pool.weights(recipe.group, network, run.compute)
+    entry = {
+        "fingerprint": pool.fingerprint,
+        "group": recipe.group,
+        "networks": len(weights_GP),
+        "seconds": pool.seconds(pool.group(recipe.group)),
+    }
+    return NetworkSource(PoolNetworks(network, weights_GP, run.seed), None, weights_GP.nbytes, {"pool": entry})
+
+
+def _load_or_train_pool(
+    recipe: DMRecipe, data: ImageData, network: nn.Module, run: RunContext
+) -> tuple[Tensor, dict[str, Any]]:
+    """Return (E, S, T) weights of trained networks, and what the provenance records of them."""
+    if recipe.has_pool:
+        pool = NetworkPool.load(recipe.pool)
+        pool.check_compatible(recipe.network, data)
+        provenance = {"fingerprint": pool.fingerprint, "networks": pool.num_networks}
+        return _stack_states(pool, network, run), provenance | {"seconds": pool.seconds(pool.states)}
+    protocol = expert_protocol(data, network=recipe.network, epochs=recipe.pool_epochs)
+    num_checkpoints = NUM_CHECKPOINTS if recipe.sampler == "checkpoints" else 1
+    with tempfile.TemporaryDirectory(prefix="condenset-pool-") as temporary:
+        parent = Path(recipe.pool) if recipe.pool else run.networks_directory or Path(temporary)
+        path = pool_path(parent, pool_metadata(data, protocol, run, num_checkpoints=num_checkpoints))
+        pool = fill_pool(data, path, recipe.pool_size, protocol, run, num_checkpoints=num_checkpoints)
+        weights_EST = _stack_states(pool, network, run)[: recipe.pool_size]
+    states = pool.states[: recipe.pool_size * pool.num_states]
+    return weights_EST, {"networks": recipe.pool_size, "seconds": pool.seconds(states)}
+
+
+def _stack_states(pool: NetworkPool, network: nn.Module, run: RunContext) -> Tensor:
+    """Return (E, S, T) weights of all states of all networks."""
+    num_states = pool.num_states
+    return pool.weights("all", network, run.compute).view(pool.num_networks, num_states, -1)

@@ -1,0 +1,36 @@
+"""TGDD (Ran et al., 2025): networks from all stages of their training, calibrated by a later stage.
+
+Settings of the paper: partition with factor 2, states of networks of 60 epochs, cross-entropy of a state up to a tenth
+of the training later, with weight 2.5 up to 10 images per class and 0.5 above.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from condenset.augment import STACKED_STRATEGY
+from condenset.methods.matching.dm import METHOD as DM
+from condenset.methods.matching.recipe import DMRecipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class TGDDRecipe(DMRecipe):
+    """Settings of TGDD, with the fields of `DMRecipe`."""
+
+    sampler: str = "checkpoints"
+    partition: int = 2
+    clamp: bool = True
+    augment: str = STACKED_STRATEGY
+    batch_size: int = 128
+    iterations: int = 10_000
+
+
+METHOD = dataclasses.replace(
+    DM,
+    name="tgdd",
+    recipe=TGDDRecipe,
+    variant_of="dm",
+    summary="TGDD: partitioned images matched in and calibrated by networks at all stages of their training.",
+    ipc_defaults=lambda ipc: {"lr": 0.25 * ipc, "calibration": 2.5 if ipc <= 10 else 0.5},
+)

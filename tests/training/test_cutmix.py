@@ -1,0 +1,64 @@
+"""CutMix: boxes, their areas, and the loss of mixed labels."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from condenset.engine import rng
+from condenset.training.cutmix import CutMixBox, sample_box
+
+KEY = rng.make_key(0, "cutmix")
+
+
+def sample_boxes(num: int, size: int, probability: float) -> list[CutMixBox]:
+    return [sample_box(KEY, torch.tensor(step), size, probability) for step in range(num)]
+
+
+def test_box_is_a_square_that_the_image_cuts_off() -> None:
+    for box in sample_boxes(30, 16, 1.0):
+        rows, columns = (box.inside_HW.any(dim).nonzero()[:, 0] for dim in (1, 0))
+        assert box.inside_HW.sum() == len(rows) * len(columns)
+        assert float(box.share) == pytest.approx(1 - len(rows) * len(columns) / 256)
+        touches_border = any(set(pixels.tolist()) & {0, 15} for pixels in (rows, columns))
+        assert touches_border or len(rows) == len(columns)
+
+
+def test_areas_are_uniform_before_they_are_cut_off() -> None:
+    """With the side s = √u and a uniform centre, the mean area is E[(s - s²/4)²] = 1/2 - 1/5 + 1/48."""
+    areas = torch.stack([1 - box.share for box in sample_boxes(200, 128, 1.0)])
+    assert float(areas.mean()) == pytest.approx(1 / 2 - 1 / 5 + 1 / 48, abs=0.04)
+    assert areas.max() > 0.8 and areas.min() < 0.02
+
+
+def test_a_share_of_the_batches_is_mixed() -> None:
+    mixed = [box.share < 1 for box in sample_boxes(100, 128, 0.3)]
+    assert sum(mixed) / 100 == pytest.approx(0.3, abs=0.1)
+    assert all(box.share == 1 and not box.inside_HW.any() for box in sample_boxes(5, 8, 0.0))
+
+
+def test_box_is_a_function_of_key_and_step() -> None:
+    first, again, other = (sample_boxes(5, 16, 1.0), sample_boxes(5, 16, 1.0), sample_boxes(6, 16, 1.0)[1:])
+    assert all(torch.equal(a.inside_HW, b.inside_HW) for a, b in zip(first, again, strict=True))
+    assert not all(torch.equal(a.inside_HW, b.inside_HW) for a, b in zip(first, other, strict=True))
+
+
+def test_every_image_gets_the_box_of_the_image_before_it() -> None:
+    inside = torch.zeros(4, 4, dtype=torch.bool)
+    inside[1:3, 2:] = True
+    images = torch.arange(3.0)[:, None, None, None].expand(3, 2, 4, 4)
+    mixed = CutMixBox(inside, torch.tensor(0.75)).mix(images)
+    assert mixed[:, :, inside].unique(dim=2).flatten(1)[:, 0].tolist() == [2, 0, 1]
+    assert torch.equal(mixed[:, :, ~inside], images[:, :, ~inside])
+
+
+def test_loss_is_that_of_mixed_labels() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits, labels = torch.randn(4, 3, generator=generator), torch.tensor([0, 2, 1, 1])
+    box = CutMixBox(torch.zeros(4, 4, dtype=torch.bool), torch.tensor(0.6))
+    soft = torch.softmax(torch.randn(4, 3, generator=generator), 1)
+    for given, probabilities in ((labels, F.one_hot(labels, 3).float()), (soft, soft)):
+        mixed = 0.6 * probabilities + 0.4 * probabilities[[3, 0, 1, 2]]
+        expected = -(mixed * F.log_softmax(logits, 1)).sum(1).mean()
+        torch.testing.assert_close(box.mix_loss(F.cross_entropy, logits, given), expected)
