@@ -228,6 +228,8 @@ def pool_path(parent: Path, metadata: Mapping[str, Any]) -> Path:
 
 def check_pool_parent(directory: Path) -> None:
     """Raise a UserError if a directory has other content than pools."""
+    if directory.exists() and not directory.is_dir():
+        raise UserError(f"{directory} must be a directory to store networks in, but it is a file")
     if not is_empty(directory) and not all(path.name.startswith(POOL_PREFIX) for path in directory.iterdir()):
         raise UserError(f"{directory} is not empty and not a pool of networks: choose another directory")
 
