@@ -31,8 +31,9 @@ def test_a_pool_that_cannot_be_used_is_refused(condenset: CommandRunner, toy: Pa
     Path("nets/note.txt").touch()
     error_line = condenset(*condense, "--method", "dmplus", "--pool", "nets").error_line
     assert "nets is not empty and not a pool of networks" in error_line
-    error_line = condenset(*condense, "--method", "dmplus", "--pool", toy).error_line
-    assert "toy.npz must be a directory to store networks in, but it is a file" in error_line
+    for path in (toy, toy / "nets"):
+        error_line = condenset(*condense, "--method", "dmplus", "--pool", path).error_line
+        assert "pool must be a directory that can be written to" in error_line and "toy.npz" in error_line
     group = ("--set", "dsdm.group=60-70")
     error_line = condenset(*condense, "--method", "dsdm", "--pool", "other", *group).error_line
     assert "group must come with a pool that is trained already" in error_line

@@ -153,7 +153,7 @@ def _find_source(
 def _make_test_source(
     origin: EvaluationSource | None, data_dir: str | None, load_fields: Mapping[str, Any]
 ) -> EvaluationSource:
-    """Return the path of `--test` as a dataset of its own, read with the recorded options."""
+    """Return the images of `--test` as a dataset. They are read with the recorded options."""
     recorded = origin.options.changed_fields() if origin else {}
     fields = {**recorded, **load_fields, "test": None, "test_share": None}
     test = absolute_path(load_fields["test"])

@@ -161,8 +161,8 @@ def test_pool_can_be_given_as_object_or_path(trained_pool: NetworkPool, tmp_path
         cs.condense(data, ipc=1, group="60-70")
 
 
-def test_final_needs_the_same_number_of_states_for_all_networks(trained_pool: NetworkPool) -> None:
-    with pytest.raises(cs.UserError, match=r"all networks of the pool .* must have the same number of states"):
+def test_final_needs_states_at_equal_intervals(trained_pool: NetworkPool) -> None:
+    with pytest.raises(cs.UserError, match="sampler final must have states at equal intervals"):
         make_pool_problem(pool_recipe(trained_pool, sampler="final"))
 
 

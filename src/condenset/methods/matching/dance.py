@@ -9,23 +9,17 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from condenset.augment import STACKED_STRATEGY
 from condenset.methods.matching.dm import METHOD as DM
-from condenset.methods.matching.recipe import DMRecipe
+from condenset.methods.matching.recipe import PARTITIONED_LR, PartitionedRecipe
 
 
 @dataclass(frozen=True, kw_only=True)
-class DANCERecipe(DMRecipe):
-    """Settings of DANCE, with the fields of `DMRecipe`."""
+class DANCERecipe(PartitionedRecipe):
+    """Settings of DANCE, with the fields of `DMRecipe` and the defaults of `PartitionedRecipe`."""
 
     sampler: str = "interpolated"
     pool_size: int = 5
-    partition: int = 2
-    clamp: bool = True
     calibration: float = 1.0
-    augment: str = STACKED_STRATEGY
-    batch_size: int = 128
-    iterations: int = 10_000
 
 
 METHOD = dataclasses.replace(
@@ -34,5 +28,5 @@ METHOD = dataclasses.replace(
     recipe=DANCERecipe,
     variant_of="dm",
     summary="DANCE: partitioned images matched in interpolated networks and calibrated by trained ones.",
-    ipc_defaults=lambda ipc: {"lr": 0.25 * ipc},
+    ipc_defaults=lambda ipc: {"lr": PARTITIONED_LR * ipc},
 )

@@ -8,22 +8,16 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from condenset.augment import STACKED_STRATEGY
 from condenset.methods.matching.dm import METHOD as DM
-from condenset.methods.matching.recipe import DMRecipe
+from condenset.methods.matching.recipe import PARTITIONED_LR, PartitionedRecipe
 
 
 @dataclass(frozen=True, kw_only=True)
-class DSDMRecipe(DMRecipe):
-    """Settings of DSDM, with the fields of `DMRecipe`."""
+class DSDMRecipe(PartitionedRecipe):
+    """Settings of DSDM, with the fields of `DMRecipe` and the defaults of `PartitionedRecipe`."""
 
     objective: str = "covariance(weight=50)"
     sampler: str = "checkpoints"
-    partition: int = 2
-    clamp: bool = True
-    augment: str = STACKED_STRATEGY
-    batch_size: int = 128
-    iterations: int = 10_000
 
 
 METHOD = dataclasses.replace(
@@ -32,5 +26,5 @@ METHOD = dataclasses.replace(
     recipe=DSDMRecipe,
     variant_of="dm",
     summary="DSDM: partitioned images matched by mean and covariance in trained networks.",
-    ipc_defaults=lambda ipc: {"lr": 0.25 * ipc},
+    ipc_defaults=lambda ipc: {"lr": PARTITIONED_LR * ipc},
 )

@@ -10,25 +10,19 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from condenset.augment import STACKED_STRATEGY
 from condenset.methods.matching.dm import METHOD as DM
 from condenset.methods.matching.dm import presets as dm_presets
-from condenset.methods.matching.recipe import DMRecipe
+from condenset.methods.matching.recipe import PARTITIONED_LR, PartitionedRecipe
 
 
 @dataclass(frozen=True, kw_only=True)
-class NCFMRecipe(DMRecipe):
-    """Settings of NCFM, with the fields of `DMRecipe`."""
+class NCFMRecipe(PartitionedRecipe):
+    """Settings of NCFM, with the fields of `DMRecipe` and the defaults of `PartitionedRecipe`."""
 
     objective: str = "characteristic(frequencies=4096)"
     sampler: str = "interpolated"
     pool_size: int = 20
-    partition: int = 2
-    clamp: bool = True
     calibration: float = 1.0
-    augment: str = STACKED_STRATEGY
-    batch_size: int = 128
-    iterations: int = 10_000
 
 
 def presets(ipc: int, dataset: str, size: int) -> dict[str, Any]:
@@ -45,5 +39,5 @@ METHOD = dataclasses.replace(
     summary="NCFM: partitioned images matched by characteristic functions in trained networks.",
     presets=presets,
     tiny={**DM.tiny, "objective": "characteristic(frequencies=16)"},
-    ipc_defaults=lambda ipc: {"lr": 0.25 * ipc},
+    ipc_defaults=lambda ipc: {"lr": PARTITIONED_LR * ipc},
 )

@@ -95,11 +95,11 @@ def check_network_source(recipe: DMRecipe, data: ImageData) -> None:
         check(recipe.group == "all", "group must come with a pool that is trained already", recipe.group)
     elif recipe.pool:
         pool = NetworkPool.load(recipe.pool)
+        uses_classifier = recipe.sampler != "checkpoints" or bool(recipe.calibration)
         with warnings.catch_warnings(action="ignore"):  # the pool warns when it is used
-            uses_classifier = recipe.sampler != "checkpoints" or bool(recipe.calibration)
             pool.check_compatible(recipe.network, data, classifier=uses_classifier, labels=bool(recipe.calibration))
         pool.check_group(recipe.group)
-        if recipe.sampler == "interpolated" or (recipe.sampler == "checkpoints" and recipe.calibration):
+        if uses_classifier:
             _check_intervals(pool, recipe)
 
 

@@ -227,9 +227,10 @@ def pool_path(parent: Path, metadata: Mapping[str, Any]) -> Path:
 
 
 def check_pool_parent(directory: Path) -> None:
-    """Raise a UserError if a directory has other content than pools."""
-    if directory.exists() and not directory.is_dir():
-        raise UserError(f"{directory} must be a directory to store networks in, but it is a file")
+    """Raise a UserError if a directory cannot be written to, or has other content than pools."""
+    existing = next(path for path in (directory, *directory.parents) if path.exists())
+    is_writable = existing.is_dir() and os.access(existing, os.W_OK)
+    check(is_writable, "pool must be a directory that can be written to", str(directory))
     if not is_empty(directory) and not all(path.name.startswith(POOL_PREFIX) for path in directory.iterdir()):
         raise UserError(f"{directory} is not empty and not a pool of networks: choose another directory")
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from condenset.augment import STACKED_STRATEGY
 from condenset.config import check_bool_fields, check_int_fields, check_non_negative_field
 from condenset.data.partition import MAX_FACTOR
 from condenset.errors import check, check_choice
@@ -17,6 +18,7 @@ from condenset.methods.matching.user_functions import find_function
 from condenset.methods.recipe import MatchingRecipe
 from condenset.networks.block_features import FEATURES
 
+PARTITIONED_LR = 0.25  # learning rate of partitioned images per image of a class
 POOL_SAMPLERS = ("final", "checkpoints", "interpolated")  # they need networks trained on the real images
 SAMPLERS = ("random", *POOL_SAMPLERS, "queue")
 
@@ -134,3 +136,14 @@ class DMRecipe(MatchingRecipe):
         """
         pool = NetworkPool.load(self.pool).fingerprint if self.has_pool else ""
         return super().identity() | {"pool": pool}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartitionedRecipe(DMRecipe):
+    """Settings that methods with partitioned images and trained networks share, as DANCE introduced them."""
+
+    partition: int = 2
+    clamp: bool = True
+    augment: str = STACKED_STRATEGY
+    batch_size: int = 128
+    iterations: int = 10_000

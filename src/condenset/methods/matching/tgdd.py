@@ -9,21 +9,15 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from condenset.augment import STACKED_STRATEGY
 from condenset.methods.matching.dm import METHOD as DM
-from condenset.methods.matching.recipe import DMRecipe
+from condenset.methods.matching.recipe import PARTITIONED_LR, PartitionedRecipe
 
 
 @dataclass(frozen=True, kw_only=True)
-class TGDDRecipe(DMRecipe):
-    """Settings of TGDD, with the fields of `DMRecipe`."""
+class TGDDRecipe(PartitionedRecipe):
+    """Settings of TGDD, with the fields of `DMRecipe` and the defaults of `PartitionedRecipe`."""
 
     sampler: str = "checkpoints"
-    partition: int = 2
-    clamp: bool = True
-    augment: str = STACKED_STRATEGY
-    batch_size: int = 128
-    iterations: int = 10_000
 
 
 METHOD = dataclasses.replace(
@@ -32,5 +26,5 @@ METHOD = dataclasses.replace(
     recipe=TGDDRecipe,
     variant_of="dm",
     summary="TGDD: partitioned images matched in and calibrated by networks at all stages of their training.",
-    ipc_defaults=lambda ipc: {"lr": 0.25 * ipc, "calibration": 2.5 if ipc <= 10 else 0.5},
+    ipc_defaults=lambda ipc: {"lr": PARTITIONED_LR * ipc, "calibration": 2.5 if ipc <= 10 else 0.5},
 )
