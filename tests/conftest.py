@@ -9,6 +9,7 @@ from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # threads slow down tiny tensors; torch reads this once
 
+import hypothesis
 import pytest
 import torch
 
@@ -18,6 +19,9 @@ from condenset.experiments import scales
 from condenset.methods import METHODS
 from helpers.charts import skip_drawing
 from helpers.command_line import CommandRunner, run_in_process, write_npz
+
+hypothesis.settings.register_profile("condenset", deadline=None)  # a busy machine is slow
+hypothesis.settings.load_profile("condenset")
 
 
 @pytest.fixture(autouse=True)

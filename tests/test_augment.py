@@ -28,7 +28,7 @@ def test_each_operation_equals_the_reference(operation: str, channels: int, size
     assert not torch.allclose(out, images)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 10**6), size=st.integers(4, 12), data=st.data())
 def test_groups_with_different_operations_in_one_pass(seed: int, size: int, data: st.DataObject) -> None:
     operations = tuple(data.draw(st.lists(st.sampled_from(OPERATIONS), min_size=1, max_size=6, unique=True)))

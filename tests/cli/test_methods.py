@@ -15,6 +15,8 @@ def test_methods_lists_every_method(condenset: CommandRunner) -> None:
     rows = json.loads(condenset("methods", "--json").out)
     assert {row["name"] for row in rows} == METHODS.keys()
     assert all(row["description"] for row in rows)
+    assert [(row["name"], row["schedules"]) for row in rows if row["schedules"]] == [("dm", ["fast", "paper"])]
+    assert [line.split()[0] for line in lines if "--schedule [fast, paper]" in line] == ["dm"]
 
 
 def test_json_has_the_fields_of_every_method(condenset: CommandRunner) -> None:

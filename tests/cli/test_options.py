@@ -23,6 +23,7 @@ from helpers.data_files import make_classes
 COMPUTE_OPTIONS = ("--seed", 6, "--device", "cpu", "--precision", "bfloat16", "--memory", "1K")
 LOAD_OPTIONS = ("--size", 9, "--fit", "pad", "--background", "red", "--white-level", 4095, "--nested", "--skip-bad")
 METHOD_OPTIONS = ("--method", "dm", "--ipc", "3,4", "--ipc", 5, "--set", "momentum=0.25", "--allow-fewer")
+SCHEDULE_OPTIONS = ("--schedule", "paper")
 LEARNING_OPTIONS = ("--network", "mlp", "--iterations", 8, "--lr", 0.5, "--init", "noise", "--augment", "crop")
 EVALUATION_OPTIONS = ("--nets", 4, "--epochs", 5, "--whole-epochs", 7)
 FILE_OPTIONS = ("--data-dir", "d", "--out", "o", "--overwrite", "--json")
@@ -40,12 +41,14 @@ def test_every_option_of_a_run_is_passed_on(
 
     monkeypatch.setattr(pipeline_run, "start_run", start_run)
     evaluates = command != "condense"
-    options = (*METHOD_OPTIONS, *LEARNING_OPTIONS, *(EVALUATION_OPTIONS if evaluates else ()), *COMPUTE_OPTIONS)
+    options = (*METHOD_OPTIONS, *LEARNING_OPTIONS, *SCHEDULE_OPTIONS, *COMPUTE_OPTIONS)
+    options += EVALUATION_OPTIONS if evaluates else ()
     assert condenset(command, "digits", *options, *LOAD_OPTIONS, "--test", "t", *FILE_OPTIONS).out == "[]\n"
     ((request, arguments),) = calls
     learning = {"network": "mlp", "iterations": 8, "lr": 0.5, "init": "noise", "augment": "crop"}
     assert request.recipe_fields == {"allow_fewer": True, "momentum": 0.25, **learning}
-    assert (request.methods, request.ipcs, request.evaluate) == (("dm",), (3, 4, 5), evaluates)
+    assert (request.methods, request.ipcs, request.schedule) == (("dm",), (3, 4, 5), "paper")
+    assert request.evaluate == evaluates
     if evaluates:
         assert request.protocol_fields == {"network": "mlp", "augment": "crop", "num_networks": 4, "epochs": 5}
         assert request.whole_epochs == 7
@@ -92,14 +95,14 @@ def test_every_option_of_an_experiment_is_passed_on_and_stored(
 ) -> None:
     options = ["--methods", "random,dm", "--ipc", "3, 1", "--set", "dm.lr=2", "--nets", 4, "--epochs", 5]
     options += ["--whole-epochs", 7, "--sets", 2, "--seed", 6, "--precision", "bfloat16", "--memory", "1K"]
-    options += ["--device", "cpu", "--size", 8, "--background", "black", "--out", "a"]
+    options += ["--device", "cpu", "--size", 8, "--background", "black", "--out", "a", *SCHEDULE_OPTIONS]
     assert condenset("paper", "sizes", "--dataset", toy, "--scale", "tiny", *options).code == 0
     assert condenset("resume", "a").code == 0
     assert condenset("resume", "a", "--memory", "2K").code == 0
     assert [run.memory_limit for run, _ in experiments] == [1024, 1024, 2048]
     for run, arguments in experiments:
         request = arguments["request"]
-        assert (request.methods, request.ipcs) == (("random", "dm"), (3, 1))
+        assert (request.methods, request.ipcs, request.schedule) == (("random", "dm"), (3, 1), "paper")
         assert request.method_fields == {"dm": {"lr": 2.0}}
         assert (request.protocol_fields, request.whole_epochs) == ({"num_networks": 4, "epochs": 5}, 7)
         expected = {"name": "sizes", "scale": "tiny", "num_sets": 2, "dataset": str(toy)}

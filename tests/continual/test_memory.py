@@ -20,7 +20,7 @@ import condenset as cs
 from condenset.continual.exemplars import ClassExemplars, merge_exemplars, split_exemplars
 from condenset.data.image_data import select_classes
 from condenset.io.files import write_tensors
-from condenset.methods import METHODS
+from condenset.methods import METHODS, make_recipe
 from condenset.runs.context import RunContext
 from condenset.training import evaluation
 from condenset.training.classifier import Classifier
@@ -203,6 +203,17 @@ def test_saved_memory_is_evaluated_on_its_classes(tmp_path: Path) -> None:
         cs.evaluate(other, test, **fields)
 
 
+@pytest.mark.parametrize("schedule", [None, "fast", "paper"])
+def test_a_memory_keeps_its_schedule(schedule: str | None, tmp_path: Path) -> None:
+    data, path = tiny_data([6, 6]), tmp_path / "a.safetensors"
+    memory = tiny_memory("dm", ipc=5, schedule=schedule)
+    memory.add(data)
+    memory.save(path)
+    expected = make_recipe("dm", ipc=5, name=data.name, size=data.size, schedule=schedule)
+    for recipe in (memory.recipe(data), cs.Memory.load(path, device="cpu").recipe(data)):
+        assert (recipe.lr, recipe.average) == (expected.lr, expected.average)  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize("method", ["random", "ld"])
 def test_loaded_memory_continues_like_the_saved_one(method: str, tmp_path: Path) -> None:
     data = tiny_data([6, 6, 6])
@@ -286,6 +297,8 @@ def test_invalid_arguments() -> None:
         tiny_memory(on_repeat="marge")
     with pytest.raises(cs.UserError, match=r"an option of dm must be one of .* but got 'itertions'"):
         cs.Memory(ipc=2, method="dm", itertions=3)
+    with pytest.raises(cs.UserError, match="a schedule must come with a method that has schedules"):
+        cs.Memory(ipc=2, method="random", schedule="fast")
     with pytest.raises(cs.UserError, match="method must be one of"):
         cs.Memory(ipc=2, method="md")
     with pytest.raises(cs.UserError, match=r"ipc .* must be a whole number, 1 or more, but got \[1, 2\]"):
@@ -340,7 +353,7 @@ def test_network_of_a_file_has_a_size_limit(monkeypatch: pytest.MonkeyPatch) -> 
 streams = st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=8), min_size=1, max_size=5)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(streams, st.integers(1, 3))
 def test_any_stream_gives_a_balanced_memory(stream: list[list[int]], ipc: int) -> None:
     memory = tiny_memory(ipc=ipc, on_repeat="merge", allow_fewer=True, **NORMALIZATION)

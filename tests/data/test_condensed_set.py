@@ -147,7 +147,7 @@ def test_damaged_files_are_rejected_in_one_line(tmp_path: Path, edit: str) -> No
     assert "\n" not in str(caught.value)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(position=st.floats(0, 1, exclude_max=True), mask=st.integers(1, 255))
 def test_damaged_byte_is_an_error(tmp_path_factory: pytest.TempPathFactory, position: float, mask: int) -> None:
     path = tmp_path_factory.mktemp("damaged") / "set.safetensors"

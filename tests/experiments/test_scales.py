@@ -12,6 +12,7 @@ from torch import Tensor
 
 from condenset.data.image_data import ImageData
 from condenset.experiments import EXPERIMENTS, ExperimentResult, feature_map
+from condenset.methods import DMRecipe
 from helpers.experiment_recorder import PoolCall, RankCall, Recorder, make_context, run_in
 from helpers.reference_dm import tiny_data
 
@@ -135,6 +136,17 @@ def test_real_images_of_the_map(map_sizes: list[int], tmp_path: Path) -> None:
     for scale in SCALES:
         run_recorded("distribution", tmp_path / scale, scale)
     assert map_sizes == [500, 5000]
+
+
+@pytest.mark.usefixtures("rank_calls", "pool_calls", "map_sizes")
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_experiments_keep_the_schedule_of_the_paper(name: str, recorder: Recorder, tmp_path: Path) -> None:
+    run_recorded(name, tmp_path, "paper")
+    recipes = [call.recipe for call in recorder.condensed.values() if type(call.recipe) is DMRecipe]
+    assert recipes
+    for recipe in recipes:
+        assert (recipe.iterations, recipe.average, recipe.lr_decay, recipe.batch_size) == (20_000, 0.0, False, 256)
+        assert recipe.lr == (10.0 if recipe.ipc >= 100 else 1.0)
 
 
 def test_iterations_of_learning(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import condenset as cs
@@ -40,7 +40,6 @@ def point_sets(draw: st.DrawFn) -> np.ndarray:
     return np.array(values, dtype=np.float64).reshape(num, width)
 
 
-@settings(deadline=None)
 @given(point_sets(), st.data())
 def test_herding_brings_the_mean_nearest(points: np.ndarray, data: st.DataObject) -> None:
     num = data.draw(st.integers(1, len(points)))
@@ -56,7 +55,6 @@ def test_herding_brings_the_mean_nearest(points: np.ndarray, data: st.DataObject
     assert herd(torch.tensor(points, dtype=torch.float64), len(points)).tolist()[:num] == selected
 
 
-@settings(deadline=None)
 @given(point_sets(), st.data())
 def test_kcenter_selects_the_farthest_and_is_within_twice_the_optimum(points: np.ndarray, data: st.DataObject) -> None:
     num = data.draw(st.integers(1, len(points)))
@@ -81,7 +79,6 @@ def test_herding_in_float32_is_exact_for_a_mean_far_from_zero() -> None:
     assert torch.equal(herd((points.double() + 1000).float(), 10), exact)
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=12), st.data())
 def test_most_forgotten_breaks_ties_by_the_given_order(counts: list[int], data: st.DataObject) -> None:
     order = data.draw(st.permutations(range(len(counts))))

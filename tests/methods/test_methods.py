@@ -274,7 +274,7 @@ def test_invalid_fields(fields: dict[str, Any], message: str) -> None:
 
 def test_presets_are_those_of_the_paper() -> None:
     def preset(ipc: int, size: int) -> Any:
-        return make_recipe("dm", ipc=ipc, name="cifar10", size=size)
+        return make_recipe("dm", ipc=ipc, name="cifar10", size=size, schedule="paper")
 
     assert (preset(50, 32).lr, preset(100, 32).lr) == (1.0, 10.0)
     assert (preset(50, 32).iterations, preset(50, 64).iterations) == (20_000, 10_000)

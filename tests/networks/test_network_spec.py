@@ -91,7 +91,7 @@ def test_python_warnings_are_suppressed(recwarn: pytest.WarningsRecorder) -> Non
 
 
 @given(st.one_of(st.text(max_size=30), st.text(alphabet="convnet(width=3,'\\ *[]{}:.1)-\n", max_size=30)))
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 def test_any_text_is_parsed_or_refused(text: str) -> None:
     try:
         name, options = parse_spec(text)
@@ -115,7 +115,7 @@ def specs(draw: st.DrawFn) -> str:
 
 
 @given(specs(), st.sampled_from([28, 32, 64]), st.sampled_from([1, 3]))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_canonical_spec_builds_the_same_network(spec: str, size: int, channels: int) -> None:
     full = canonical_spec(spec, size=size)
     assert canonical_spec(full, size=size) == full

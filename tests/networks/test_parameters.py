@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from condenset.networks import (
     to_embedding,
     use_batch_statistics,
 )
+from condenset.networks.parameters import allocate
 
 SPECS = [
     *NETWORKS,
@@ -212,3 +214,21 @@ def test_batch_statistics() -> None:
     uniforms = sample_uniforms(changed)
     assert initialize(changed, uniforms) is changed
     assert functional_call(changed, initial_parameters(changed, uniforms), (images,)).shape == (4, 4)
+
+
+def test_allocation_keeps_the_layout() -> None:
+    with torch.device("meta"):
+        network = nn.Sequential(nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last), nn.BatchNorm2d(4))
+    network[0].weight.requires_grad_(False)
+    layouts = [[tensor.stride() for tensor in network.state_dict().values()]]
+    allocated = allocate(network, CPU)
+    layouts.append([tensor.stride() for tensor in allocated.state_dict().values()])
+    assert layouts[0] == layouts[1]
+    assert {tensor.device for tensor in allocated.state_dict().values()} == {CPU}
+    assert [parameter.requires_grad for parameter in allocated.parameters()] == [False, True, True, True]
+
+
+def test_networks_are_built_without_the_slow_import_of_sympy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch.fx.experimental.symbolic_shapes", None)  # its import raises an error
+    network = build("convnet(width=4, depth=1)", channels=3, size=8, num_classes=2)
+    assert next(network.parameters()).device == CPU

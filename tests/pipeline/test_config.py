@@ -78,7 +78,8 @@ def test_the_first_line_names_the_command() -> None:
 def test_a_short_config_gets_the_presets_of_its_dataset(tmp_path: Path) -> None:
     path = tmp_path / "short.toml"
     path.write_text('dataset = "digits"\n[[jobs]]\nmethod = "dm"\n[protocol]\n[whole]\n')
-    plan = make_plan(load("digits").train, RunRequest(), read_plan(path), dataset="digits")
+    request = RunRequest(schedule="paper")
+    plan = make_plan(load("digits").train, request, read_plan(path), dataset="digits")
     assert plan.protocol is not None
     assert plan.whole is not None
     assert plan.jobs[0].ipc == 10

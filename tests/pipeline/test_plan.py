@@ -124,8 +124,11 @@ def test_another_size_gets_its_own_learning_rate_unless_the_config_changes_it() 
     def learning_rate(base: Plan) -> float:
         return make_plan(tiny_data([100, 100]), RunRequest(ipcs=(100,)), base, dataset="larger").jobs[1].recipe.lr  # type: ignore[union-attr]
 
-    assert learning_rate(plan_for(RANDOM_AND_DM)) == 10.0
-    assert learning_rate(plan_for(dataclasses.replace(RANDOM_AND_DM, recipe_fields={"lr": 3.0}))) == 3.0
+    for schedule in ("fast", "paper"):
+        request = dataclasses.replace(RANDOM_AND_DM, schedule=schedule)
+        default = make_recipe("dm", ipc=100, name="larger", size=8, schedule=schedule)
+        assert learning_rate(plan_for(request)) == default.lr  # type: ignore[attr-defined]
+        assert learning_rate(plan_for(dataclasses.replace(request, recipe_fields={"lr": 3.0}))) == 3.0
 
 
 def test_another_size_gets_its_own_presets_unless_the_config_changes_them() -> None:

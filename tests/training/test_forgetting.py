@@ -7,7 +7,7 @@ import itertools
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -26,7 +26,6 @@ def count_events(history: list[bool]) -> tuple[int, bool]:
     return sum(before and not after for before, after in itertools.pairwise(history)), any(history)
 
 
-@settings(deadline=None)
 @given(st.lists(st.lists(st.booleans(), min_size=3, max_size=3), min_size=1, max_size=9), st.data())
 def test_events_are_counted_per_image_in_any_order(epochs: list[list[bool]], data: st.DataObject) -> None:
     counter = ForgettingCounter(3, CPU.device)

@@ -12,8 +12,9 @@ def methods_command(as_json: AsJson = False) -> None:
 
     hidden = ("ipc", "allow_fewer")  # fields of all methods
     entries = describe_methods()
-    rows = [
-        (entry["name"], entry["description"], format_options(f for f in entry["fields"] if f["name"] not in hidden))
-        for entry in entries
-    ]
+    rows = []
+    for entry in entries:
+        schedules = f"--schedule [{', '.join(entry['schedules'])}], " if entry["schedules"] else ""
+        options = format_options(field for field in entry["fields"] if field["name"] not in hidden)
+        rows.append((entry["name"], entry["description"], schedules + options))
     print_described(("method", "description", "options"), rows, entries, as_json)

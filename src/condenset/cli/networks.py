@@ -67,7 +67,8 @@ def train_pool_command(
     from condenset import data
     from condenset.engine import ComputeDevice
     from condenset.io.directories import ensure_writable
-    from condenset.methods.matching.pool import EDGES, check_pool_directory, group_names
+    from condenset.methods.matching.accuracy_groups import EDGES, group_names
+    from condenset.methods.matching.pool import check_pool_directory
     from condenset.methods.matching.pool_training import fill_pool, pool_metadata, pool_protocol
     from condenset.networks import build
     from condenset.runs.context import RunContext

@@ -107,10 +107,13 @@ EvaluationNetworks = Annotated[
 ]
 Iterations = Annotated[
     int | None,
-    typer.Option(help="Iterations of the method (default: see 'condenset methods'). Coreset methods have none."),
+    typer.Option(
+        help="Iterations of the method (default: see --schedule and 'condenset methods'). Coreset methods have none."
+    ),
 ]
 LearningRate = Annotated[
-    float | None, typer.Option("--lr", help="Learning rate of the images (default: see 'condenset methods').")
+    float | None,
+    typer.Option("--lr", help="Learning rate of the images (default: see --schedule and 'condenset methods')."),
 ]
 Init = Annotated[str | None, typer.Option(help="Initial images: real or noise (default: see 'condenset methods').")]
 Augment = Annotated[
@@ -119,6 +122,13 @@ Augment = Annotated[
         help="Augmentation, such as crop_rotate (one of them), color+crop (both), or none (default: "
         "color_crop_cutout_flip_scale_rotate). "
         "rotate turns by up to 15 degrees, rotate180 by any angle."
+    ),
+]
+Schedule = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Settings of dm: fast, or paper, the slower ones of the paper (default: fast; 'condenset paper': paper).",
     ),
 ]
 Settings = Annotated[

@@ -36,6 +36,7 @@ from condenset.cli.options import (
     Overwrite,
     Precision,
     ProtocolName,
+    Schedule,
     Seed,
     Settings,
     WholeEpochs,
@@ -59,6 +60,7 @@ def paper_command(
     scale: Annotated[str, typer.Option(help="tiny (a test whose numbers mean nothing), small, or paper.")] = "small",
     methods: Methods = None,
     ipcs: ExperimentIpc = None,
+    schedule: Schedule = None,
     settings: Settings = None,
     protocol: ProtocolName = None,
     num_networks: NumNetworks = None,
@@ -102,7 +104,7 @@ def paper_command(
         "settings": tuple(settings or ()),
         "load_fields": load_fields,
         **drop_unset(seed=seed, memory_limit=parse_memory_limit(memory_limit)),
-        **drop_unset(protocol=protocol, num_networks=num_networks, epochs=epochs),
+        **drop_unset(schedule=schedule, protocol=protocol, num_networks=num_networks, epochs=epochs),
         **drop_unset(whole_epochs=whole_epochs, num_sets=num_sets),
     }
     if dry_run:

@@ -49,6 +49,7 @@ from condenset.cli.options import (
     Pool,
     Precision,
     ProtocolName,
+    Schedule,
     Seed,
     Settings,
     Train,
@@ -78,6 +79,7 @@ def run_command(
     ipcs: ImagesPerClass = None,
     ipc_share: IpcShare = None,
     network: Network = None,
+    schedule: Schedule = None,
     iterations: Iterations = None,
     lr: LearningRate = None,
     init: Init = None,
@@ -111,6 +113,7 @@ def run_command(
         ipcs,
         shared_fields | drop_unset(iterations=iterations, lr=lr, init=init, allow_fewer=allow_fewer),
         settings,
+        schedule=schedule,
         pool=str(pool or ""),
         ipc_share=ipc_share,
         protocol_fields=shared_fields | drop_unset(protocol=protocol, num_networks=num_networks, epochs=epochs),
@@ -131,6 +134,7 @@ def condense_command(
     ipcs: ImagesPerClass = None,
     ipc_share: IpcShare = None,
     network: Network = None,
+    schedule: Schedule = None,
     iterations: Iterations = None,
     lr: LearningRate = None,
     init: Init = None,
@@ -155,8 +159,8 @@ def condense_command(
     fields = drop_unset(iterations=iterations, lr=lr, init=init, allow_fewer=allow_fewer)
     fields |= drop_unset(network=network, augment=augment)
     chosen_methods = methods or ([] if config else ["dm"])
-    options: dict[str, Any] = {"pool": str(pool or ""), "ipc_share": ipc_share, "evaluate": False}
-    request = _make_request(chosen_methods, ipcs, fields, settings, **options)
+    options: dict[str, Any] = {"schedule": schedule, "ipc_share": ipc_share, "evaluate": False}
+    request = _make_request(chosen_methods, ipcs, fields, settings, pool=str(pool or ""), **options)
     data: dict[str, Any] = {"dataset": choose_dataset(dataset, train), "data_dir": data_dir, "load_fields": load_fields}
     compute = {"seed": seed, "device": device, "precision": precision, "memory_limit": parse_memory_limit(memory_limit)}
     arguments = drop_unset(**data, **compute, config=config, out=out, overwrite=overwrite)

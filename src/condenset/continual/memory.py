@@ -33,7 +33,7 @@ from condenset.training.options import TrainingOptions
 
 FORMAT = 1  # version of the metadata of a replay memory in its file
 REPEAT_CHOICES = ("refuse", "merge")
-SETTINGS = ("ipc", "method", "seed", "on_repeat")  # constructor arguments that the file stores
+SETTINGS = ("ipc", "method", "schedule", "seed", "on_repeat")  # constructor arguments that the file stores
 
 
 class Memory:
@@ -45,6 +45,7 @@ class Memory:
     Args:
         ipc: Images per class.
         method: Name of the method that condenses (see `METHODS`).
+        schedule: For dm: "fast", or "paper" for the settings of the paper. None: "fast".
         seed: The same seed and steps give the same memory.
         device: "cpu", "cuda" or "mps". Default: the fastest one available.
         precision: "float32" or "bfloat16". Default: bfloat16 on GPUs that support it.
@@ -79,6 +80,7 @@ class Memory:
         *,
         ipc: int = 10,
         method: str = "dm",
+        schedule: str | None = None,
         seed: int = 0,
         device: str | torch.device | None = None,
         precision: str | None = None,
@@ -92,10 +94,10 @@ class Memory:
     ) -> None:
         check_choice("on_repeat", on_repeat, REPEAT_CHOICES)
         self.ipc, self.seed = check_int("ipc (images per class)", ipc, 1), check_int("seed", seed)
-        self.method, self.on_repeat, self.verbose = method, on_repeat, verbose
+        self.method, self.schedule, self.on_repeat, self.verbose = method, schedule, on_repeat, verbose
         named = name_functions(fields)
-        recipe = make_recipe(method, ipc=self.ipc, name="", size=32, **named)  # checks the fields before data arrive
-        self.fields = {name: getattr(recipe, name) for name in named}  # validated, so that a file can store them
+        checked = make_recipe(method, ipc=self.ipc, name="", size=32, schedule=schedule, **named)  # before data arrive
+        self.fields = {name: getattr(checked, name) for name in named}  # validated, so that a file can store them
         self.compute = ComputeDevice.select(device, precision)
         self._memory_limit = None if memory_limit is None else parse_bytes(memory_limit)
         self._mean = None if mean is None else check_channel_stats("mean", mean)
@@ -158,7 +160,8 @@ class Memory:
         return self._make_recipe(step.name, step.size, allow_hflip=step.allow_hflip)
 
     def _make_recipe(self, dataset: str, size: int, *, allow_hflip: bool) -> Recipe:
-        recipe = make_recipe(self.method, ipc=self.ipc, name=dataset, size=size, **self.fields)
+        options = {"schedule": self.schedule, **self.fields}
+        recipe = make_recipe(self.method, ipc=self.ipc, name=dataset, size=size, **options)
         return augment.remove_unused_flip(recipe, allow_hflip=allow_hflip)
 
     @torch_defaults()

@@ -184,7 +184,7 @@ def make_lazy_split(images: Pixels, labels: Labels, rows: Rows | None = None) ->
     order = selected[np.argsort(labels[selected], kind="stable")]
 
     def fill(out: Pixels, positions: Rows) -> None:
-        out[...] = images[order[positions]]
+        np.take(images, order[positions], axis=0, out=out, mode="clip")  # other modes make a copy
 
     _, channels, height, width = images.shape
     return LazySplit((len(order), channels, height, width), labels[order], fill)

@@ -20,12 +20,14 @@ from condenset.errors import UserError
 from condenset.io.bytesize import format_bytes
 from condenset.networks.building import build
 from condenset.networks.layers import Block
+from condenset.networks.parameters import allocate
 
 GIB = 2**30
 GPU_TARGET_BYTES = 3 * GIB  # enough to keep a GPU busy; more is not faster
 CPU_TARGET_BYTES = GIB // 16  # about one chunk of synthetic images; more would not fit in the caches
 USABLE_SHARE = 0.8  # of the memory that is free
 CPU_CACHE_NUMBERS = 2**22  # numbers of a layer's maps that fit into the caches of a CPU
+NUM_TRIAL_IMAGES = 2  # of a pass that measures a network; batch norm refuses a single image
 STATE_COPIES = 4  # images and velocity, and both again while a graph is captured or a checkpoint is written
 
 
@@ -194,17 +196,19 @@ def _target_bytes(compute: ComputeDevice) -> int:
     return min(GPU_TARGET_BYTES, int(USABLE_SHARE * free))
 
 
+def count_features(network: nn.Module, image_shape: tuple[int, int, int]) -> int:
+    """Return the numbers that a network on the meta device returns per image."""
+    return _numel(_run_zeros(_allocate_zeros(network), image_shape)) // NUM_TRIAL_IMAGES
+
+
 def _layer_sizes(network: nn.Module, image_shape: tuple[int, int, int], custom_kernels: bool) -> list[_LayerSize]:
     """Return the sizes of all layers that leave a map in memory, from a forward pass on the CPU."""
-    network = copy.deepcopy(network).to_empty(device="cpu")  # on the meta device, group norm would load the compiler
-    for tensor in itertools.chain(network.parameters(), network.buffers()):
-        tensor.data.zero_()  # index buffers must stay valid
+    network = _allocate_zeros(network)
     sizes: list[_LayerSize] = []
-    num_images = 2  # batch norm refuses a single image
 
     def record(module: nn.Module, args: Any, output: Any) -> None:
         inner = 4 * _numel(output) if isinstance(module, Block) and not module.fuses_convolution else 0
-        sizes.append(_LayerSize(*(num // num_images for num in (_numel(args), inner, _numel(output)))))
+        sizes.append(_LayerSize(*(num // NUM_TRIAL_IMAGES for num in (_numel(args), inner, _numel(output)))))
 
     def is_layer(module: nn.Module) -> bool:
         return isinstance(module, Block) if custom_kernels else not any(True for _ in module.children())
@@ -212,9 +216,21 @@ def _layer_sizes(network: nn.Module, image_shape: tuple[int, int, int], custom_k
     for module in network.modules():
         if is_layer(module):
             module.register_forward_hook(record)
-    with torch.no_grad():
-        network(torch.zeros(num_images, *image_shape))
+    _run_zeros(network, image_shape)
     return sizes
+
+
+def _allocate_zeros(network: nn.Module) -> nn.Module:
+    """Return a copy on the CPU with values of zero. On the meta device, group norm would load the compiler."""
+    network = allocate(copy.deepcopy(network), torch.device("cpu"))
+    for tensor in itertools.chain(network.parameters(), network.buffers()):
+        tensor.data.zero_()  # index buffers must stay valid
+    return network
+
+
+@torch.no_grad()
+def _run_zeros(network: nn.Module, image_shape: tuple[int, int, int]) -> Any:
+    return network(torch.zeros(NUM_TRIAL_IMAGES, *image_shape))
 
 
 def _numel(tensors: Any) -> int:

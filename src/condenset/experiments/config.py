@@ -44,6 +44,7 @@ class ExperimentConfig:
         methods: Methods and baselines to compare. Empty: those of the experiment.
         ipcs: Numbers of images per class. Empty: those of the scale.
         settings: Fields of recipes, each FIELD=VALUE or METHOD.FIELD=VALUE.
+        schedule: Name of the schedule of the methods that have it. None: the paper's.
         protocol: Name of the evaluation protocol. None: the paper's, or all that the experiment compares.
         num_networks: Networks per set. None: as the scale has it.
         epochs: Epochs on a set. None: as the scale has it.
@@ -66,6 +67,7 @@ class ExperimentConfig:
     methods: tuple[str, ...] = ()
     ipcs: tuple[int, ...] = ()
     settings: tuple[str, ...] = ()
+    schedule: str | None = None
     protocol: str | None = None
     num_networks: int | None = None
     epochs: int | None = None
@@ -95,6 +97,7 @@ class ExperimentConfig:
             experiment,
             methods=self.methods,
             ipcs=tuple(dict.fromkeys(self.ipcs)),
+            schedule=self.schedule,
             recipe_fields=recipe_fields,
             method_fields=method_fields,
             protocol_fields={name: value for name, value in protocol_fields.items() if value is not None},

@@ -103,10 +103,11 @@ class ExperimentContext:
     def recipe(self, method: str, ipc: int, data: ImageData | None = None, **fields: Any) -> Recipe:
         """Return the recipe of a method: presets, then the scale, then the request, then `fields`.
 
-        Fields that the method does not have are ignored.
+        The schedule is the paper's, unless the request names another. Fields that the method does not have are ignored.
         """
         chosen = {**self.request.fields_for(method), **fields}
-        return scaled_recipe(self.scale, method, ipc, data or self.splits.train, chosen)
+        schedule = self.request.schedule_for(method, default="paper")
+        return scaled_recipe(self.scale, method, ipc, data or self.splits.train, chosen, schedule)
 
     def protocol(self, *, whole: bool = False, **fields: Any) -> Protocol:
         """Return the evaluation protocol: presets, then the scale, then `fields`, then the request.

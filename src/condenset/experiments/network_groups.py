@@ -12,7 +12,8 @@ from condenset.data.condensed_set import CondensedSet
 from condenset.experiments.context import ExperimentContext
 from condenset.experiments.types import ExperimentResult, Table
 from condenset.methods import DMRecipe, Recipe
-from condenset.methods.matching.pool import EDGES, NetworkPool
+from condenset.methods.matching.accuracy_groups import EDGES
+from condenset.methods.matching.pool import NetworkPool
 from condenset.methods.matching.pool_training import fill_pool, pool_protocol
 from condenset.pipeline.results import Record, condense_cost
 from condenset.report.charts import new_panels, wrap_text

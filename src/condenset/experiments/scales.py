@@ -34,13 +34,16 @@ WHOLE_PROTOCOL_FIELDS: dict[str, dict[str, Any]] = {  # on the whole dataset; th
 }
 
 
-def scaled_recipe(scale: str, method: str, ipc: int, data: ImageData, fields: Mapping[str, Any]) -> Recipe:
+def scaled_recipe(
+    scale: str, method: str, ipc: int, data: ImageData, fields: Mapping[str, Any], schedule: str | None
+) -> Recipe:
     """Return the recipe of a method at a scale; `fields` override the scale, and unknown ones are ignored."""
     entry = METHODS.lookup(method)
     names = field_names(entry.recipe)
     chosen = {name: value for name, value in fields.items() if name in names}
     scaled = entry.tiny if scale == "tiny" else {}
-    recipe = make_recipe(method, name=data.name, size=data.size, **{**scaled, **chosen, "ipc": ipc})
+    settings = {**scaled, **chosen, "ipc": ipc}
+    recipe = make_recipe(method, name=data.name, size=data.size, schedule=schedule, **settings)
     if scale == "small" and "iterations" in names and "iterations" not in chosen:
         preset: int = recipe.iterations  # type: ignore[attr-defined]
         iterations: dict[str, Any] = {"iterations": min(entry.small_iterations(recipe), preset)}

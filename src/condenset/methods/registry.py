@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,7 @@ from condenset.config import describe_fields, make_config
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
 from condenset.data.ipc import Ipc, check_ipc, mean_ipc
-from condenset.errors import UserError
+from condenset.errors import UserError, check_choice, option
 from condenset.methods.recipe import Recipe
 from condenset.registry import Registry
 
@@ -47,6 +47,8 @@ class Method:
         presets: Fields for a dataset: `(ipc, dataset name, image size) -> fields`. They replace the recipe's defaults.
             If the classes differ in their number of images, `ipc` is the mean, rounded.
         ipc_defaults: Fields whose default depends on the number of images per class: `ipc -> fields`.
+        schedules: Functions like `presets` by name, such as `fast` and `paper`. The fields of the one that the user
+            names, else of the first one, replace presets. Empty: there is nothing to choose from.
         tiny: Fields for a run of seconds, used by tests and by experiments at the scale `tiny`.
         small_iterations: Iterations at the experiment scale `small`: `recipe -> int`.
         check: Raise a `UserError` before the run if it cannot succeed: `(data, recipe, compute, memory_limit)`.
@@ -70,6 +72,7 @@ class Method:
     summary: str
     presets: Callable[[int, str, int], Mapping[str, Any]] = _no_presets
     ipc_defaults: Callable[[int], Mapping[str, Any]] = _no_ipc_defaults
+    schedules: Mapping[str, Callable[[int, str, int], Mapping[str, Any]]] = field(default_factory=dict)
     tiny: Mapping[str, Any] = field(default_factory=dict)
     small_iterations: Callable[[Any], int] = lambda recipe: SMALL_ITERATIONS
     check: Callable[[ImageData, Any, ComputeDevice, int | None], None] = _no_check
@@ -140,28 +143,47 @@ def method_of(recipe: Recipe) -> Method:
     raise UserError(f"no registered method has recipes of the class {type(recipe).__name__}")
 
 
-def make_recipe(method: str, *, ipc: Ipc, name: str, size: int, **fields: Any) -> Recipe:
-    """Build a recipe: the defaults of the method, its presets for the dataset, then these fields.
+def make_recipe(method: str, *, ipc: Ipc, name: str, size: int, schedule: str | None = None, **fields: Any) -> Recipe:
+    """Build a recipe: the defaults of the method, its presets for the dataset, its schedule, then these fields.
 
     Args:
         method: Name of the method.
         ipc: Images per class: one number, or one per class. Presets depend on the mean.
         name: Name of the dataset, which presets depend on.
         size: Image size in pixels.
-        fields: Fields of the recipe. They override the presets.
+        schedule: Name of one of the method's schedules. None: the first one, if there are any.
+        fields: Fields of the recipe. They override presets and schedule.
     """
     entry = METHODS.lookup(method)
     mean = mean_ipc(check_ipc(ipc))
     presets = {**entry.ipc_defaults(mean), **entry.presets(mean, name, size)}
+    if schedule is not None:
+        check_schedule(schedule, [method])
+    schedule = schedule or next(iter(entry.schedules), None)
+    if schedule is not None:
+        presets |= entry.schedules[schedule](mean, name, size)
     return make_config(entry.recipe, f"an option of {method}", {"ipc": ipc, **presets, **fields})
 
 
+def check_schedule(schedule: str, methods: Collection[str]) -> None:
+    """Check that at least one of the methods has a schedule."""
+    names = dict.fromkeys(name for method in methods for name in METHODS.lookup(method).schedules)
+    if not names:
+        rule = "a schedule must come with a method that has schedules, such as dm"
+        raise UserError(f"{rule}, but got {schedule!r} with {', '.join(methods)}: leave out {option('schedule')}")
+    check_choice("schedule", schedule, names)
+
+
 def describe_methods() -> list[dict[str, Any]]:
-    """Return name, description and fields of every method; each field has name, type, default and description."""
+    """Return name, description, schedules and fields of every method.
+
+    Each field has name, type, default and description. A schedule may replace the default.
+    """
     return [
         {
             "name": name,
             "description": method.summary,
+            "schedules": list(method.schedules),
             "fields": describe_fields(method.recipe, method.recipe.choices),
         }
         for name, method in METHODS.items()

@@ -114,9 +114,10 @@ class TrainedNetworks(NetworkSampler):
 
     Args:
         network: The network with its classifier.
-        weights_EST: S states of E networks with T parameters. The first state is the initial one, the last is trained.
+        weights_EST: S states of E networks with T parameters, in the order of their training. The last is trained.
         seed: The seed of the run.
-        kind: "final": the trained state. "checkpoints": any state. "interpolated": between the first and the last.
+        kind: "final": the trained state. "checkpoints": any state. "interpolated": between the first state, the
+            initial one, and the last.
         lookahead: The calibration uses the state this number of states later, at most. None: the trained state.
     """
 

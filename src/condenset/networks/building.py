@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from condenset.errors import UserError, check, wrap_errors
-from condenset.networks.parameters import contains_batch_norm, initialize
+from condenset.networks.parameters import allocate, contains_batch_norm, initialize
 from condenset.networks.registry import find_architecture, has_default_init
 from condenset.networks.spec import Architecture
 
@@ -35,7 +35,7 @@ def build(spec: str, *, channels: int, size: int, num_classes: int, seed: int = 
         return network
     num = sum(parameter.numel() for parameter in network.parameters())
     uniform_P = torch.rand(num, generator=torch.Generator("cpu").manual_seed(seed), device="cpu")
-    return initialize(network.to_empty(device=device), uniform_P.to(device))
+    return initialize(allocate(network, device), uniform_P.to(device))
 
 
 def _check_built_network(network: object, channels: int, size: int, num_classes: int) -> None:

@@ -134,6 +134,19 @@ def fixed_tensors(network: nn.Module, device: torch.device, dtype: torch.dtype) 
     }
 
 
+def allocate(network: Module, device: torch.device) -> Module:
+    """Move a network from the meta device to another one, with undefined values.
+
+    It does what `network.to_empty` does. For tensors on the meta device, that loads sympy, which takes half a second.
+    """
+
+    def allocate_tensor(tensor: Tensor) -> Tensor:
+        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
+
+    allocated: Module = network._apply(allocate_tensor)  # type: ignore[no-untyped-call]
+    return allocated
+
+
 @torch.no_grad()
 def initialize(network: Module, uniform_P: Tensor) -> Module:
     """Initialise a network in place from uniform numbers in [0, 1), and reset the statistics of batch norm."""

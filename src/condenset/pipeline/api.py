@@ -41,6 +41,7 @@ def condense(
     *,
     ipc: int | Sequence[int] | Mapping[str, int] | None = None,
     ipc_share: float | None = None,
+    schedule: str | None = None,
     seed: int = 0,
     device: str | torch.device | None = None,
     precision: str | None = None,
@@ -57,6 +58,7 @@ def condense(
         ipc: Images per class of the condensed set: a number, a list with one number per class, or a dict with the
             numbers by class name. Default: 10.
         ipc_share: In place of `ipc`: the share of the images of each class, such as 0.01. A class gets at least one.
+        schedule: For dm: "fast", or "paper" for the settings of the paper, which take longer. Default: "fast".
         seed: The same seed gives the same set.
         device: "cpu", "cuda" or "mps". Default: the fastest one available.
         precision: "float32" or "bfloat16". Default: bfloat16 on GPUs that support it.
@@ -66,7 +68,7 @@ def condense(
             computes with the number of CPU threads of the first call.
         verbose: Show progress.
         **options: Fields of the method's recipe, such as `iterations` and `lr` (`help(cs.DMRecipe)` for those of
-            dm; `condenset methods` lists all). They replace the paper's settings for the dataset. `network` is a
+            dm; `condenset methods` lists all). They replace the settings for the dataset. `network` is a
             spec such as "convnet(width=64)", or a builder `(channels, size, num_classes) -> torch.nn.Module`. The
             embedding of your own module is what its `embed` method returns or, without one, the input of its last
             `nn.Linear`. For dm and its successors, `objective` may be your own function of features
@@ -91,15 +93,17 @@ def condense(
     if not data.class_stream_ids:  # a step of a replay memory may have one class
         check_num_classes(data.class_names, data.name)
     if isinstance(method, Recipe):
-        without_ipc = ipc is None and ipc_share is None
-        check(without_ipc and not options, "a recipe must come without other settings", sorted(options) or "ipc")
+        given = {"ipc": ipc, "ipc_share": ipc_share, "schedule": schedule}
+        names = [name for name, value in given.items() if value is not None] + sorted(options)
+        check(not names, "a recipe must come without other settings", names)
         recipe = dataclasses.replace(method, ipc=resolve_ipc(data, method.ipc, allow_fewer=method.allow_fewer))
     else:
         if ipc is not None and ipc_share is not None:
             raise UserError("ipc and ipc_share exclude each other: give one of the two")
         allow_fewer = options.get("allow_fewer") is True
         numbers = resolve_ipc(data, Recipe.ipc if ipc is None else ipc, ipc_share, allow_fewer=allow_fewer)
-        recipe = make_recipe(method, ipc=numbers, name=data.name, size=data.size, **name_functions(options))
+        fields = name_functions(options)
+        recipe = make_recipe(method, ipc=numbers, name=data.name, size=data.size, schedule=schedule, **fields)
     recipe = remove_unused_flip(recipe, allow_hflip=data.allow_hflip)
     run = RunContext(
         seed=seed,

@@ -135,8 +135,9 @@ def make_plan(data: ImageData, request: RunRequest, base: Plan | None = None, **
     request.check_fields([method for method, _ in pairs])
     jobs = []
     for method, ipc in pairs:
-        fields = {**_config_fields(data, base, method, ipc), **request.fields_for(method), "ipc": ipc}
-        recipe = make_recipe(method, name=data.name, size=data.size, **fields)
+        fields = {**_config_fields(data, request, base, method, ipc), **request.fields_for(method), "ipc": ipc}
+        schedule = request.schedule_for(method)
+        recipe = make_recipe(method, name=data.name, size=data.size, schedule=schedule, **fields)
         jobs.append(Job(method=method, recipe=remove_unused_flip(recipe, allow_hflip=data.allow_hflip)))
     protocol = _plan_protocol(data, request, base, jobs) if request.evaluate else None
     whole = _plan_whole_protocol(data, request, base, protocol) if protocol else None
@@ -188,26 +189,29 @@ def _method_ipc_pairs(data: ImageData, request: RunRequest, base: Plan | None) -
 
 def _fit_ipc(data: ImageData, request: RunRequest, base: Plan | None, method: str, ipc: Ipc) -> Ipc:
     """Return the images per class that the set will have: with `allow_fewer`, at most the images of the class."""
-    fields = {**_config_fields(data, base, method, ipc), **request.fields_for(method)}
+    fields = {**_config_fields(data, request, base, method, ipc), **request.fields_for(method)}
     return resolve_ipc(data, ipc, allow_fewer=fields.get("allow_fewer") is True)
 
 
-def _config_fields(data: ImageData, base: Plan | None, method: str, ipc: Ipc) -> dict[str, Any]:
+def _config_fields(data: ImageData, request: RunRequest, base: Plan | None, method: str, ipc: Ipc) -> dict[str, Any]:
     """Return the recipe fields of a method in the config file.
 
-    They come from the job with the same number of images per class, else from the method's first job. In the second
-    case, defaults and presets that depend on that number, such as the learning rate, are left out.
+    They come from the job with the same number of images per class, else from the method's first job. Defaults that
+    depend on that number or on the schedule, such as the learning rate, become those of the new number and schedule.
     """
     jobs = [job for job in base.condense_jobs if job.method == method] if base else []
     job = next((job for job in jobs if job.ipc == ipc), jobs[0] if jobs else None)
     if job is None or job.recipe is None:
         return {}
     fields = dict(job.explicit) or dataclasses.asdict(job.recipe)
-    old, new = (
-        dataclasses.asdict(make_recipe(method, name=data.name, size=data.size, ipc=number))
-        for number in (job.recipe.ipc, ipc)
-    )
-    return {name: value for name, value in fields.items() if old[name] == new[name] or value != old[name]}
+
+    def defaults(number: Ipc, schedule: str | None) -> dict[str, Any]:
+        return dataclasses.asdict(make_recipe(method, name=data.name, size=data.size, ipc=number, schedule=schedule))
+
+    old_defaults = [(defaults(job.recipe.ipc, name), name) for name in METHODS[method].schedules or (None,)]
+    old, schedule = max(old_defaults, key=lambda pair: sum(pair[0][name] == fields[name] for name in fields))
+    new = defaults(ipc, request.schedule_for(method) or schedule)
+    return {name: new[name] if value == old[name] else value for name, value in fields.items()}
 
 
 def _plan_protocol(data: ImageData, request: RunRequest, base: Plan | None, jobs: list[Job]) -> Protocol:

@@ -13,6 +13,7 @@ from condenset.data.ipc import check_ipc_share
 from condenset.errors import UserError, check, check_choice
 from condenset.methods import METHODS, DMRecipe, Recipe, make_recipe
 from condenset.methods.matching.recipe import POOL_SAMPLERS
+from condenset.methods.registry import check_schedule
 from condenset.training.protocol import make_protocol
 
 DEFAULT_IPC = Recipe.ipc
@@ -27,6 +28,7 @@ class RunRequest:
         other_baselines: Baselines of an experiment that make no set, and therefore are not methods.
         ipcs: Numbers of images per class, one for each size of set. Empty: those of the config file, else 10.
         ipc_share: Share of the images of each class, in place of `ipcs`.
+        schedule: Name of a schedule, for the methods that have it. None: the default of each method.
         pool: Directory of trained networks for the methods whose sampler needs them.
         recipe_fields: Recipe fields for every method that has them.
         method_fields: Recipe fields by method. They override `recipe_fields`.
@@ -40,6 +42,7 @@ class RunRequest:
     other_baselines: tuple[str, ...] = ()
     ipcs: tuple[int, ...] = ()
     ipc_share: float | None = None
+    schedule: str | None = None
     pool: str = ""
     recipe_fields: dict[str, Any] = field(default_factory=dict)
     method_fields: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -60,7 +63,8 @@ class RunRequest:
             self._check_pool()
         for method in self.methods:
             for ipc in self.ipcs or (DEFAULT_IPC,):
-                make_recipe(method, ipc=ipc, name="", size=0, **self.fields_for(method))
+                schedule = self.schedule_for(method)
+                make_recipe(method, ipc=ipc, name="", size=0, schedule=schedule, **self.fields_for(method))
         make_protocol(name="", size=0, **self.protocol_fields)
         make_protocol(name="", size=0, **self.whole_protocol_fields)
         for fields in (self.recipe_fields, self.protocol_fields, *self.method_fields.values()):
@@ -79,6 +83,11 @@ class RunRequest:
         fields = shared | self.method_fields.get(method, {})
         return {"pool": self.pool, **fields} if self.pool and _uses_pool(method, fields) else fields
 
+    def schedule_for(self, method: str, default: str | None = None) -> str | None:
+        """Return the schedule that applies to a method: the one requested, else `default`. None: that of the method."""
+        schedule = self.schedule or default
+        return schedule if schedule in METHODS.lookup(method).schedules else None
+
     def _check_pool(self) -> None:
         """Check that at least one method uses the pool."""
         if self.pool and not any("pool" in self.fields_for(method) for method in self.methods):
@@ -88,7 +97,9 @@ class RunRequest:
             )
 
     def check_fields(self, methods: Collection[str]) -> None:
-        """Check that at least one of the methods has each field, and that `method_fields` names only these methods."""
+        """Check that the methods have each field and the schedule, and that `method_fields` names no others."""
+        if self.schedule is not None:
+            check_schedule(self.schedule, dict.fromkeys(methods))
         recipes = [METHODS.lookup(method).recipe for method in methods]
         names = {name for recipe in recipes for name in field_names(recipe)} | self.protocol_fields.keys()
         for name in self.recipe_fields:

@@ -48,7 +48,7 @@ def test_fashionmnist_is_found_in_each_directory(tmp_path: Path, directory: str)
     assert data.class_names[9] == "Ankle boot" and data.allow_hflip and data.name == "fashionmnist"
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(shape=st.lists(st.integers(0, 7), min_size=1, max_size=3), compressed=st.booleans(), seed=st.integers(0, 9))
 def test_idx_round_trip(shape: list[int], compressed: bool, seed: int) -> None:
     array = np.random.default_rng(seed).integers(0, 256, shape, np.uint8)

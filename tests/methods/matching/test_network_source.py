@@ -11,11 +11,14 @@ import torch
 
 import condenset as cs
 from condenset.engine import ComputeDevice
+from condenset.io.files import read_tensors, write_tensors
 from condenset.methods import DMRecipe
 from condenset.methods.matching import network_source
-from condenset.methods.matching.dm import condense, make_problem
+from condenset.methods.matching.dm import condense, estimate_memory, make_problem
+from condenset.methods.matching.network_source import estimate_network_bytes
 from condenset.methods.matching.pool import NetworkPool
 from condenset.methods.matching.pool_training import expert_protocol
+from condenset.methods.matching.queue import NetworkQueue
 from condenset.methods.samplers import TrainedNetworks
 from condenset.runs.context import RunContext
 from condenset.runs.loop import Interrupted
@@ -69,9 +72,9 @@ def train_expert(number: int) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize(
     ("sampler", "epochs", "lookahead"),
-    [("checkpoints", [0, 2, 4, 6], 1), ("interpolated", [0, 6], None), ("final", [0, 6], None)],
+    [("checkpoints", [0, 2, 4, 6], 1), ("interpolated", [0, 6], None), ("final", [6], None)],
 )
-def test_pool_has_the_states_that_the_sampler_needs(sampler: str, epochs: list[int], lookahead: int | None) -> None:
+def test_sampler_reads_only_the_states_that_it_uses(sampler: str, epochs: list[int], lookahead: int | None) -> None:
     matching = make_problem(DATA, [make_recipe(sampler=sampler)], make_run())
     assert isinstance(matching.networks, TrainedNetworks)
     assert (matching.networks.kind, matching.networks.lookahead) == (sampler, lookahead)
@@ -108,6 +111,47 @@ def test_pool_is_stored_in_the_run_directory_and_reused(tmp_path: Path, monkeypa
     condense(DATA, make_recipe(pool_epochs=2), make_run(tmp_path))
     assert len(batch_sizes) == 4  # another pool
     assert len(list((tmp_path / "networks").iterdir())) == 2
+
+
+def test_one_pool_serves_all_samplers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    batch_sizes = record_training_steps(monkeypatch)
+    for sampler in ("interpolated", "checkpoints", "final"):
+        condense(DATA, make_recipe(sampler=sampler), make_run(tmp_path))
+    assert len(batch_sizes) == 12  # two networks of six epochs with one step each
+    assert find_pool(tmp_path).num_states == 4
+
+
+def test_networks_beyond_the_pool_size_are_not_read(tmp_path: Path) -> None:
+    make_problem(DATA, [make_recipe(pool_size=2)], make_run(tmp_path))
+    pool = find_pool(tmp_path)
+    content, metadata = read_tensors(pool.states[-1].path)
+    content["weights"].fill_(torch.nan)
+    write_tensors(pool.states[-1].path, content, metadata)
+    matching = make_problem(DATA, [make_recipe(pool_size=1)], make_run(tmp_path))
+    assert isinstance(matching.networks, TrainedNetworks)
+    assert len(matching.networks.weights_EST) == 1
+    with pytest.raises(cs.UserError, match="does not contain the weights of its network"):
+        make_problem(DATA, [make_recipe(pool_size=2)], make_run(tmp_path))
+
+
+@pytest.mark.parametrize("sampler", ["final", "interpolated", "checkpoints", "queue"])
+def test_memory_of_networks_is_estimated_before_they_are_trained(tmp_path: Path, sampler: str) -> None:
+    recipe = make_recipe(sampler=sampler)
+    estimate = estimate_network_bytes(recipe, DATA, CPU)
+    sampled = make_problem(DATA, [recipe], make_run(tmp_path)).networks
+    weights = sampled.weights_QT if isinstance(sampled, NetworkQueue) else sampled.weights_EST  # type: ignore[attr-defined]
+    assert estimate == weights.nbytes > 0
+    if sampler != "queue":
+        by_path = make_recipe(sampler=sampler, pool=str(find_pool(tmp_path).directory))
+        assert estimate_network_bytes(by_path, DATA, CPU) == estimate
+
+
+def test_memory_estimate_includes_the_networks() -> None:
+    random, one, two = (
+        estimate_memory(DATA, make_recipe(calibration=0, **fields), CPU, None)
+        for fields in ({"sampler": "random"}, {"pool_size": 1}, {"pool_size": 2})
+    )
+    assert two - one == one - random == estimate_network_bytes(make_recipe(pool_size=1), DATA, CPU)
 
 
 @pytest.mark.parametrize("stops", [(1, 6, 8), (13,)])

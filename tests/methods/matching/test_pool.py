@@ -16,8 +16,9 @@ from condenset.io.directories import lock_directory
 from condenset.io.files import json_hash, read_tensors, write_tensors
 from condenset.methods import METHODS, DMRecipe, make_recipe
 from condenset.methods.matching import pool_training
+from condenset.methods.matching.accuracy_groups import EDGES, group_names, in_group
 from condenset.methods.matching.dm import condense
-from condenset.methods.matching.pool import EDGES, POOL_FILE, NetworkPool, group_names, in_group
+from condenset.methods.matching.pool import POOL_FILE, NetworkPool
 from condenset.methods.matching.pool_training import fill_pool, pool_protocol
 from condenset.methods.samplers import build_on_meta
 from condenset.runs.context import RunContext
@@ -280,7 +281,7 @@ def test_weights_are_checked_before_memory_is_allocated(
     network = build_on_meta(SPEC, tiny_data(COUNTS), embedding=True)
     monkeypatch.setattr(torch, "full", None)
     with pytest.raises(cs.UserError, match=r"0000\.safetensors does not contain the weights of its network"):
-        pool.weights("all", network, CPU)
+        pool.weights(pool.states, network, CPU)
 
 
 def test_validation_during_training_does_not_change_the_network() -> None:

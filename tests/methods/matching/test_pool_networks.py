@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -15,9 +16,10 @@ import condenset as cs
 from condenset import augment, networks
 from condenset.engine import ComputeDevice, rng
 from condenset.io.files import json_hash, read_tensors, write_tensors
+from condenset.methods.matching.accuracy_groups import in_group
 from condenset.methods.matching.dm import check_recipe, condense
-from condenset.methods.matching.matcher import estimate_matching_memory
-from condenset.methods.matching.pool import POOL_FILE, NetworkPool, in_group
+from condenset.methods.matching.network_source import estimate_network_bytes
+from condenset.methods.matching.pool import POOL_FILE, NetworkPool
 from condenset.methods.samplers import PoolNetworks, build_on_meta
 from condenset.pipeline.execute import load_or_condense
 from condenset.runs.context import RunContext
@@ -29,7 +31,7 @@ from helpers.reference_dm import matching_loss, tiny_data
 
 def test_weights_of_a_group_lack_the_classifier(trained_pool: NetworkPool) -> None:
     embedding = build_on_meta(SPEC, tiny_data(COUNTS), embedding=True)
-    all_weights = trained_pool.weights("all", embedding, CPU)
+    all_weights = trained_pool.weights(trained_pool.states, embedding, CPU)
     assert len(all_weights) == len(trained_pool.states) == trained_pool.group_sizes()["all"]
     full_layout = networks.FlatParameters(networks.build(SPEC, channels=3, size=8, num_classes=3), CPU.device)
     layout = networks.FlatParameters(embedding, CPU.device)
@@ -41,7 +43,7 @@ def test_weights_of_a_group_lack_the_classifier(trained_pool: NetworkPool) -> No
     group, size = next((name, size) for name, size in trained_pool.group_sizes().items() if size)
     rows = [row for row, state in enumerate(trained_pool.states) if in_group(state.accuracy, group)]
     assert len(rows) == size
-    assert torch.equal(trained_pool.weights(group, embedding, CPU), all_weights[rows])
+    assert torch.equal(trained_pool.weights(trained_pool.group(group), embedding, CPU), all_weights[rows])
 
 
 def test_sampled_network_is_a_function_of_seed_and_step(trained_pool: NetworkPool) -> None:
@@ -199,13 +201,13 @@ def test_group_without_effect_is_refused(trained_pool: NetworkPool, fields: dict
 
 
 def test_memory_estimate_includes_the_pool(trained_pool: NetworkPool) -> None:
-    data, recipes = tiny_data(COUNTS), [pool_recipe(trained_pool)]
-    network = build_on_meta(SPEC, data, embedding=True)
-    num_bytes = trained_pool.weights("all", network, CPU).nbytes
-    without, with_pool = (
-        estimate_matching_memory(network, data, recipes, CPU, pool_bytes=pool_bytes) for pool_bytes in (0, num_bytes)
-    )
-    assert with_pool.fixed_bytes - without.fixed_bytes == num_bytes > 0
+    data, recipe = tiny_data(COUNTS), pool_recipe(trained_pool)
+    group = next(name for name, size in trained_pool.group_sizes().items() if size)
+    for name in (group, "all"):
+        expected = make_pool_problem(pool_recipe(trained_pool, group=name)).networks
+        assert isinstance(expected, PoolNetworks)
+        num_bytes = estimate_network_bytes(dataclasses.replace(recipe, group=name), data, CPU)
+        assert num_bytes == expected.weights_GP.nbytes > 0
 
 
 def test_batch_norm_and_bfloat16(tmp_path: Path) -> None:
@@ -214,9 +216,10 @@ def test_batch_norm_and_bfloat16(tmp_path: Path) -> None:
     condensed = condense(data, pool_recipe(batch_norm_pool, network=spec), RunContext(compute=CPU))
     assert condensed.images.isfinite().all()
     bfloat16 = ComputeDevice.select("cpu", "bfloat16")
-    assert batch_norm_pool.weights("all", build_on_meta(spec, data, embedding=True), bfloat16).dtype == torch.float32
+    embedding = build_on_meta(spec, data, embedding=True)
+    assert batch_norm_pool.weights(batch_norm_pool.states, embedding, bfloat16).dtype == torch.float32
     pool = make_pool(tmp_path / "instance", num_networks=1, epochs=1)
     fine, coarse = (
-        pool.weights("all", build_on_meta(SPEC, data, embedding=True), compute) for compute in (CPU, bfloat16)
+        pool.weights(pool.states, build_on_meta(SPEC, data, embedding=True), compute) for compute in (CPU, bfloat16)
     )
     assert torch.equal(coarse, fine.bfloat16())

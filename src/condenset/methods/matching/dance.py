@@ -29,4 +29,5 @@ METHOD = dataclasses.replace(
     variant_of="dm",
     summary="DANCE: partitioned images matched in interpolated networks and calibrated by trained ones.",
     ipc_defaults=lambda ipc: {"lr": PARTITIONED_LR * ipc},
+    schedules={},
 )

@@ -30,4 +30,5 @@ METHOD = dataclasses.replace(
     variant_of="dm",
     summary="DataDAM: match the attention maps of the earlier blocks in random networks.",
     presets=lambda ipc, dataset, size: dm_presets(ipc, dataset, size) if (dataset, size) == DIGITS else {},
+    schedules={},
 )

@@ -28,7 +28,6 @@ class DMPlusRecipe(DMRecipe):
     """Settings of DM+, with the fields of `DMRecipe`."""
 
     sampler: str = "checkpoints"
-    pool_epochs: int = 30
     partition: int = 2
     clamp: bool = True
     average: float = 0.5
@@ -44,12 +43,13 @@ def ipc_defaults(ipc: int) -> dict[str, Any]:
 
 
 def presets(ipc: int, dataset: str, size: int) -> dict[str, Any]:
-    """Return the partition for an image size, and quick settings for the digits."""
+    """Return the partition for an image size, shorter runs for large images, and quick settings for the digits."""
     factor = 1 if size < MIN_PARTITION_SIZE else 4 if ipc == 1 and size >= 32 else 2
     while size % factor:
         factor -= 1
+    shorter: dict[str, Any] = {"iterations": 3_000, "pool_size": 5, "pool_epochs": 30} if size >= 64 else {}
     quick = dm_presets(ipc, dataset, size) if (dataset, size) == DIGITS else {}
-    return {"partition": factor, **quick}
+    return {"partition": factor, **shorter, **quick}
 
 
 METHOD = dataclasses.replace(
@@ -59,4 +59,5 @@ METHOD = dataclasses.replace(
     summary="DM+: the best combination of partition, trained networks, calibration and averaging.",
     presets=presets,
     ipc_defaults=ipc_defaults,
+    schedules={},
 )

@@ -27,4 +27,5 @@ METHOD = dataclasses.replace(
     variant_of="dm",
     summary="DSDM: partitioned images matched by mean and covariance in trained networks.",
     ipc_defaults=lambda ipc: {"lr": PARTITIONED_LR * ipc},
+    schedules={},
 )

@@ -29,4 +29,5 @@ METHOD = dataclasses.replace(
     variant_of="dm",
     summary="IDM: partitioned images matched in a queue of networks that train on them.",
     ipc_defaults=lambda ipc: {"lr": 0.2 * ipc},
+    schedules={},
 )

@@ -28,4 +28,5 @@ METHOD = dataclasses.replace(
     variant_of="dm",
     summary="M3D: partitioned images matched under Gaussian kernels of several bandwidths.",
     ipc_defaults=lambda ipc: {"lr": 10.0 * ipc},
+    schedules={},
 )

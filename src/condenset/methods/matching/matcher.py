@@ -31,6 +31,7 @@ from condenset.runs.context import RunContext
 from condenset.runs.loop import run_loop
 
 PIXELS = Parametrization()  # the images themselves
+NO_MEMORY = MemoryEstimate(0, 0)
 
 
 class Matcher(ABC):
@@ -247,8 +248,8 @@ def estimate_matching_memory(
     recipes: Sequence[Any],
     compute: ComputeDevice,
     *,
-    objective_bytes: int = 0,
-    pool_bytes: int = 0,
+    objective: MemoryEstimate = NO_MEMORY,
+    network_bytes: int = 0,
     synthetic_factor: int = 1,
 ) -> MemoryEstimate:
     """Estimate the memory of matching with these recipes.
@@ -258,8 +259,8 @@ def estimate_matching_memory(
         data: The real images.
         recipes: One per set.
         compute: Device and precision.
-        objective_bytes: Bytes per class that the objective needs beyond the features.
-        pool_bytes: Bytes of a pool of networks.
+        objective: Memory that the objective needs beyond the features.
+        network_bytes: Bytes of the networks that the sampler holds.
         synthetic_factor: Passes of decoded images through networks per stored image.
     """
     largest_class = max(data.class_counts)
@@ -274,6 +275,7 @@ def estimate_matching_memory(
         num_stored=len(data.images),
         num_learned=data.num_classes * sum(ipcs),
         images_per_pass=real_images_per_pass(network, data, compute),
-        objective_bytes=objective_bytes,
+        objective_bytes=objective.bytes_per_class,
     )
-    return MemoryEstimate(estimate.fixed_bytes + pool_bytes, estimate.bytes_per_class)
+    fixed_bytes = estimate.fixed_bytes + objective.fixed_bytes + network_bytes
+    return MemoryEstimate(fixed_bytes, estimate.bytes_per_class)

@@ -170,7 +170,8 @@ def estimate_memory(data: ImageData, recipe: MMDRecipe, compute: ComputeDevice, 
 def _matching_memory(data: ImageData, recipe: MMDRecipe, compute: ComputeDevice) -> MemoryEstimate:
     batch_size, ipc = min(recipe.batch_size, max(data.class_counts)), max(images_per_class(data, recipe))
     pair_bytes = _pair_bytes(recipe.kernel, batch_size, ipc, data.images[0].numel())
-    return estimate_matching_memory(nn.Flatten(), data, [recipe], compute, objective_bytes=pair_bytes)
+    objective = MemoryEstimate(0, pair_bytes)
+    return estimate_matching_memory(nn.Flatten(), data, [recipe], compute, objective=objective)
 
 
 def _pair_bytes(kernel: str, real: int, synthetic: int, num_pixels: int) -> int:

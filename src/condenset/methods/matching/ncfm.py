@@ -40,4 +40,5 @@ METHOD = dataclasses.replace(
     presets=presets,
     tiny={**DM.tiny, "objective": "characteristic(frequencies=16)"},
     ipc_defaults=lambda ipc: {"lr": PARTITIONED_LR * ipc},
+    schedules={},
 )

@@ -5,25 +5,30 @@ from __future__ import annotations
 import copy
 import tempfile
 import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from condenset import augment, networks
 from condenset.data.image_data import ImageData
 from condenset.engine.compile import Forward, functional_forward, with_autocast
+from condenset.engine.device import ComputeDevice
 from condenset.errors import UserError, check
-from condenset.methods.matching.pool import NetworkPool, check_pool_parent, pool_path
+from condenset.methods.matching.pool import NetworkPool, PoolState, check_pool_parent, pool_path, weights_dtype
+from condenset.methods.matching.pool_trainer import checkpoint_epochs
 from condenset.methods.matching.pool_training import expert_protocol, fill_pool, pool_metadata
-from condenset.methods.matching.queue import NetworkQueue
-from condenset.methods.matching.recipe import DMRecipe
+from condenset.methods.matching.queue import NetworkQueue, queue_size
+from condenset.methods.matching.recipe import POOL_SAMPLERS, DMRecipe
 from condenset.methods.matching.user_functions import UserNetworks, find_function
 from condenset.methods.samplers import NetworkSampler, PoolNetworks, TrainedNetworks, build_on_meta, sample_new_networks
 from condenset.runs.context import RunContext
 
-NUM_CHECKPOINTS = 20  # states per network that the sampler "checkpoints" chooses from, besides the initial one
+NUM_CHECKPOINTS = 20  # states per network of a pool, besides the initial one; all samplers share the pool
+SAMPLED_STATES: Mapping[str, Sequence[int]] = {"final": (-1,), "interpolated": (0, -1)}  # others use all states
 LOOKAHEAD_SHARE = 0.1  # of the training that the calibration is ahead of the sampled state at most
 
 
@@ -36,13 +41,11 @@ class NetworkSource:
         classify: The network with its classifier as a function, for the calibration.
         embed: The embedding as a function, if it is not that of the recipe's network.
         network: Its module on the meta device.
-        num_bytes: Memory of the networks that the sampler holds.
         provenance: What the provenance of the set records.
     """
 
     sampler: NetworkSampler
     classify: Forward | None = None
-    num_bytes: int = 0
     provenance: dict[str, Any] = field(default_factory=dict)
     embed: Forward | None = None
     network: nn.Module | None = None
@@ -78,14 +81,14 @@ def make_network_source(recipe: DMRecipe, data: ImageData, run: RunContext) -> N
             size=data.size,
             iterations=recipe.iterations,
         )
-        return NetworkSource(queue, classify, queue.weights_QT.nbytes)
-    if recipe.has_pool and recipe.sampler == "checkpoints" and not recipe.calibration:
+        return NetworkSource(queue, classify)
+    if _uses_group(recipe):
         return _use_group(recipe, data, run)
     weights_EST, provenance = _load_or_train_pool(recipe, data, full_network, run)
     steps_ahead = max(1, round(LOOKAHEAD_SHARE * (weights_EST.shape[1] - 1)))
     lookahead = steps_ahead if recipe.sampler == "checkpoints" else None
     trained = TrainedNetworks(full_network, weights_EST, run.seed, recipe.sampler, lookahead=lookahead)
-    return NetworkSource(trained, classify, weights_EST.nbytes, {"pool": provenance})
+    return NetworkSource(trained, classify, {"pool": provenance})
 
 
 def check_network_source(recipe: DMRecipe, data: ImageData) -> None:
@@ -95,7 +98,7 @@ def check_network_source(recipe: DMRecipe, data: ImageData) -> None:
         check(recipe.group == "all", "group must come with a pool that is trained already", recipe.group)
     elif recipe.pool:
         pool = NetworkPool.load(recipe.pool)
-        uses_classifier = recipe.sampler != "checkpoints" or bool(recipe.calibration)
+        uses_classifier = not _uses_group(recipe)
         with warnings.catch_warnings(action="ignore"):  # the pool warns when it is used
             pool.check_compatible(recipe.network, data, classifier=uses_classifier, labels=bool(recipe.calibration))
         pool.check_group(recipe.group)
@@ -111,42 +114,78 @@ def _check_intervals(pool: NetworkPool, recipe: DMRecipe) -> None:
         raise UserError(f"{sampler} must have states at equal intervals, but {pool.directory} has none; {way_out}")
 
 
+def _uses_group(recipe: DMRecipe) -> bool:
+    """Return whether a recipe samples all states of a group of a pool, in any order, without their classifier."""
+    return recipe.has_pool and recipe.sampler == "checkpoints" and not recipe.calibration
+
+
 def _use_group(recipe: DMRecipe, data: ImageData, run: RunContext) -> NetworkSource:
     """Return a sampler of all states of a pool whose validation accuracy is in a group."""
     pool = NetworkPool.load(recipe.pool)
     pool.check_compatible(recipe.network, data)
     network = build_on_meta(recipe.network, data, embedding=True)
-    weights_GP = pool.weights(recipe.group, network, run.compute)
+    states = pool.group(recipe.group)
+    weights_GP = pool.weights(states, network, run.compute)
     entry = {
         "fingerprint": pool.fingerprint,
         "group": recipe.group,
-        "networks": len(weights_GP),
-        "seconds": pool.seconds(pool.group(recipe.group)),
+        "networks": len(states),
+        "seconds": pool.seconds(states),
     }
-    return NetworkSource(PoolNetworks(network, weights_GP, run.seed), None, weights_GP.nbytes, {"pool": entry})
+    return NetworkSource(PoolNetworks(network, weights_GP, run.seed), None, {"pool": entry})
 
 
 def _load_or_train_pool(
     recipe: DMRecipe, data: ImageData, network: nn.Module, run: RunContext
 ) -> tuple[Tensor, dict[str, Any]]:
-    """Return (E, S, T) weights of trained networks, and what the provenance records of them."""
+    """Return (E, S, T) weights of the states that the sampler uses, and what the provenance records of the networks."""
     if recipe.has_pool:
         pool = NetworkPool.load(recipe.pool)
         pool.check_compatible(recipe.network, data)
-        provenance = {"fingerprint": pool.fingerprint, "networks": pool.num_networks}
-        return _stack_states(pool, network, run), provenance | {"seconds": pool.seconds(pool.states)}
+        weights_EST, provenance = _read_states(pool, pool.num_networks, recipe.sampler, network, run)
+        return weights_EST, {"fingerprint": pool.fingerprint, **provenance}
     protocol = expert_protocol(data, network=recipe.network, epochs=recipe.pool_epochs)
-    num_checkpoints = NUM_CHECKPOINTS if recipe.sampler == "checkpoints" else 1
     with tempfile.TemporaryDirectory(prefix="condenset-pool-") as temporary:
         parent = Path(recipe.pool) if recipe.pool else run.networks_directory or Path(temporary)
-        path = pool_path(parent, pool_metadata(data, protocol, run, num_checkpoints=num_checkpoints))
-        pool = fill_pool(data, path, recipe.pool_size, protocol, run, num_checkpoints=num_checkpoints)
-        weights_EST = _stack_states(pool, network, run)[: recipe.pool_size]
-    states = pool.states[: recipe.pool_size * pool.num_states]
-    return weights_EST, {"networks": recipe.pool_size, "seconds": pool.seconds(states)}
+        path = pool_path(parent, pool_metadata(data, protocol, run, num_checkpoints=NUM_CHECKPOINTS))
+        pool = fill_pool(data, path, recipe.pool_size, protocol, run, num_checkpoints=NUM_CHECKPOINTS)
+        return _read_states(pool, recipe.pool_size, recipe.sampler, network, run)
 
 
-def _stack_states(pool: NetworkPool, network: nn.Module, run: RunContext) -> Tensor:
-    """Return (E, S, T) weights of all states of all networks."""
+def _read_states(
+    pool: NetworkPool, num_networks: int, sampler: str, network: nn.Module, run: RunContext
+) -> tuple[Tensor, dict[str, Any]]:
+    """Return (E, S, T) weights of the first networks of a pool, and their number and training time."""
+    states = _select_states(pool, num_networks, sampler)
+    weights_EST = pool.weights(states, network, run.compute).view(num_networks, len(states) // num_networks, -1)
+    return weights_EST, {"networks": num_networks, "seconds": pool.seconds(states)}
+
+
+def _select_states(pool: NetworkPool, num_networks: int, sampler: str) -> list[PoolState]:
+    """Return the states that a sampler uses, of the first networks of a pool."""
     num_states = pool.num_states
-    return pool.weights("all", network, run.compute).view(pool.num_networks, num_states, -1)
+    rows = SAMPLED_STATES.get(sampler, range(num_states))
+    starts = range(0, num_networks * num_states, num_states)
+    return [pool.states[start : start + num_states][row] for start in starts for row in rows]
+
+
+def estimate_network_bytes(recipe: DMRecipe, data: ImageData, compute: ComputeDevice) -> int:
+    """Return the memory of the networks that the sampler of a recipe holds, also of those that are not trained yet."""
+    if recipe.sampler not in (*POOL_SAMPLERS, "queue"):
+        return 0
+    network = build_on_meta(recipe.network, data, embedding=_uses_group(recipe))
+    num_parameters = sum(parameter.numel() for parameter in network.parameters())
+    dtype = torch.float32 if recipe.sampler == "queue" else weights_dtype(network, compute)
+    return _count_states(recipe) * num_parameters * dtype.itemsize
+
+
+def _count_states(recipe: DMRecipe) -> int:
+    """Return the number of states that the sampler of a recipe holds, of all networks."""
+    if recipe.sampler == "queue":
+        return queue_size(recipe.iterations)
+    if recipe.has_pool:
+        pool = NetworkPool.load(recipe.pool)
+        by_group = _uses_group(recipe)
+        return len(pool.group(recipe.group) if by_group else _select_states(pool, pool.num_networks, recipe.sampler))
+    all_states = checkpoint_epochs(recipe.pool_epochs, NUM_CHECKPOINTS)
+    return recipe.pool_size * len(SAMPLED_STATES.get(recipe.sampler, all_states))

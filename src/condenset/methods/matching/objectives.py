@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from condenset.engine import rng
+from condenset.engine.memory import MemoryEstimate
 from condenset.errors import check, check_choice, is_number
 from condenset.methods.matching.user_functions import find_function, wrap_objective
 from condenset.networks.spec import parse_spec
@@ -169,6 +170,34 @@ def make_objective(spec: str, seed: int, clock: Tensor) -> Objective:
     if name == "characteristic":
         return characteristic_distance(int(options["frequencies"]), seed, clock)
     return mean_distance
+
+
+def estimate_objective_memory(spec: str, *, num_real: int, num_synthetic: int, num_features: int) -> MemoryEstimate:
+    """Estimate the memory of an objective beyond that of the features; 0 for a user's objective.
+
+    The factors are measured: the peak of a class with its backward pass, in numbers of 4 bytes.
+
+    Args:
+        spec: The objective.
+        num_real: Real images per class.
+        num_synthetic: Synthetic images per class.
+        num_features: Features of an image.
+    """
+    name, options = parse_objective(spec)
+    if name not in OBJECTIVES or name == "mean":
+        return MemoryEstimate(0, 0)
+    num_fixed = 0
+    per_class = 3 * (num_real + num_synthetic) * num_features  # float32 copies of the features
+    if name == "covariance":
+        per_class += 2 * num_real**2 + 5 * num_synthetic * (num_real + num_synthetic)
+    elif name == "kernel":
+        num_pairs = num_real**2 + num_synthetic * (num_real + num_synthetic)
+        per_class += (2 * int(options["bandwidths"]) + 4) * num_pairs
+    else:
+        num_frequencies = int(options["frequencies"])
+        num_fixed = 7 * num_frequencies * num_features  # with the integers that they are sampled from
+        per_class += num_frequencies * (2 * num_real + 6 * num_synthetic)
+    return MemoryEstimate(4 * num_fixed, 4 * per_class)
 
 
 def weighted_mean(features_KNF: Tensor, weight_KN: Tensor | None) -> Tensor:

@@ -25,8 +25,8 @@ from condenset.errors import UserError, by_interface, check, check_path_encoding
 from condenset.io.directories import is_empty
 from condenset.io.files import json_hash, read_rows
 from condenset.io.metadata import read_json, read_tensor_metadata
+from condenset.methods.matching.accuracy_groups import group_names, in_group
 
-EDGES = (10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0)  # validation accuracy in percent, between the paper's groups
 POOL_FILE = "pool.json"
 POOL_PREFIX = "pool-"  # of the names of pools that runs train
 MAX_DIMENSION = 1 << 20  # of classes, channels and pixels, in a pool file
@@ -134,13 +134,11 @@ class NetworkPool:
         check(same, f"all networks of the pool {self.directory} must have the same number of states", "different ones")
         return next(iter(counts.values()))
 
-    def weights(self, group: str, network: nn.Module, compute: ComputeDevice) -> Tensor:
-        """Return (G, P) weights of a group's states on the device, for the parameters that `network` has.
+    def weights(self, states: Sequence[PoolState], network: nn.Module, compute: ComputeDevice) -> Tensor:
+        """Return (G, P) weights of states on the device, for the parameters that `network` has.
 
-        The network may lack its classifier. The weights have the precision of the run, or float32 with batch norm.
+        The network may lack its classifier. The weights have the dtype that `weights_dtype` returns.
         """
-        self.check_group(group)
-        states = self.group(group)
         full_network = self._full_network()
         num = sum(parameter.numel() for parameter in full_network.parameters())
         _read_weights(states[0].path, [states[0].row], num)  # check the width before the memory is allocated
@@ -148,7 +146,7 @@ class NetworkPool:
         used_P = torch.cat(
             [torch.full((weight.numel(),), name in names) for name, weight in full_network.named_parameters()]
         )
-        dtype = torch.float32 if networks.uses_batch_norm(network) else compute.dtype
+        dtype = weights_dtype(network, compute)
         weights_GP = torch.empty(len(states), int(used_P.sum()), dtype=dtype, device=compute.device)
         start = 0
         for path, network_states in itertools.groupby(states, key=lambda state: state.path):
@@ -187,32 +185,9 @@ class NetworkPool:
             return networks.build(self.metadata["network"], **shape)
 
 
-def group_names(edges: Sequence[float]) -> list[str]:
-    """Return the names of the groups between edges in percent, and of the last group: 10-20, …, 60-70, 70-100."""
-    bounds = [*edges, 100.0]
-    valid = len(bounds) > 1 and all(isinstance(edge, int | float) and 0 <= edge <= 100 for edge in bounds)
-    increasing = valid and all(low < high for low, high in itertools.pairwise(bounds))
-    check(increasing, "edges must be increasing accuracies in percent, from 0 to below 100", list(edges))
-    return [f"{low:g}-{high:g}" for low, high in itertools.pairwise(bounds)]
-
-
-def in_group(accuracy: float, group: str) -> bool:
-    """Return whether an accuracy, a fraction, is in a group: "60-70" is from 60% to below 70%; 100% is in the last."""
-    low, high = parse_accuracy_range(group)
-    percent = round(100 * accuracy, 6)
-    return low <= percent < high or percent == high == 100
-
-
-def parse_accuracy_range(group: str) -> tuple[float, float]:
-    """Return the bounds in percent of a group of networks such as "60-70"; "all" has the bounds 0 and 100."""
-    if group == "all":
-        return 0.0, 100.0
-    try:
-        low, high = map(float, group.split("-"))
-    except (AttributeError, ValueError):
-        low, high = 1.0, 0.0
-    check(0 <= low < high <= 100, "group must be all, or accuracies in percent such as 60-70", group)
-    return low, high
+def weights_dtype(network: nn.Module, compute: ComputeDevice) -> torch.dtype:
+    """Return the dtype of the weights of a pool on the device: the precision of the run, or float32 with batch norm."""
+    return torch.float32 if networks.uses_batch_norm(network) else compute.dtype
 
 
 def is_pool(directory: str | os.PathLike[str]) -> bool:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from condenset.errors import UserError
-from condenset.methods.matching.pool import in_group
+from condenset.methods.matching.accuracy_groups import in_group
 from condenset.training.dataset import DeviceDataset
 from condenset.training.trainer import Trainer
 

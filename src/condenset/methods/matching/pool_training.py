@@ -22,7 +22,8 @@ from condenset.errors import check, check_int
 from condenset.io.directories import ensure_writable, lock_directory, remove_temporary_files, wrap_os_errors
 from condenset.io.files import json_hash, write_file, write_tensors
 from condenset.io.progress import make_progress
-from condenset.methods.matching.pool import EDGES, POOL_FILE, NetworkPool, check_pool_directory, group_names
+from condenset.methods.matching.accuracy_groups import EDGES, group_names
+from condenset.methods.matching.pool import POOL_FILE, NetworkPool, check_pool_directory
 from condenset.methods.matching.pool_trainer import PoolTrainer, checkpoint_epochs
 from condenset.methods.reference_network import training_metadata
 from condenset.runs.context import RunContext

@@ -33,7 +33,7 @@ class NetworkQueue(NetworkSampler):
         dtype: Precision of the computation.
         stages: Stages of the augmentation of the training.
         size: The image size.
-        iterations: The number of iterations. A short run has fewer networks, so that each trains.
+        iterations: The number of iterations.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class NetworkQueue(NetworkSampler):
     ) -> None:
         self.parameters, self.classify, self.dtype = FlatParameters(network, device), classify, dtype
         self.stages, self.size = stages, size
-        self.num_networks = min(NUM_NETWORKS, max(2, iterations // MAX_STEPS))
+        self.num_networks = queue_size(iterations)
         self.keys = {
             use: rng.make_key(seed, use, device=device) for use in ("network", "queue", "queue batch", "queue augment")
         }
@@ -104,3 +104,8 @@ class NetworkQueue(NetworkSampler):
             transform = augment.sample_transform(uniform_NU, self.stages, self.size, shared=True)
             images = augment.apply(transform, images[:, None], self.dtype)[:, 0]
         return images, labels
+
+
+def queue_size(iterations: int) -> int:
+    """Return the number of networks of a queue. A short run has fewer, so that each trains."""
+    return min(NUM_NETWORKS, max(2, iterations // MAX_STEPS))

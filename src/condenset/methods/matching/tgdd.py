@@ -27,4 +27,5 @@ METHOD = dataclasses.replace(
     variant_of="dm",
     summary="TGDD: partitioned images matched in and calibrated by networks at all stages of their training.",
     ipc_defaults=lambda ipc: {"lr": PARTITIONED_LR * ipc, "calibration": 2.5 if ipc <= 10 else 0.5},
+    schedules={},
 )
