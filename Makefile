@@ -16,7 +16,7 @@ mypy: $(VENV)/.installed-dev
 	$(BIN)/mypy
 
 pytest: $(VENV)/.installed-dev
-	$(BIN)/pytest -n 2 --dist worksteal
+	$(BIN)/pytest -n 2 --dist loadgroup
 
 # The package is installed in place: a change of the code needs no new install, a change of the requirements does.
 $(VENV)/.installed: pyproject.toml constraints.txt

@@ -27,6 +27,7 @@ from condenset.training.parallel import train_in_parallel
 from condenset.training.protocol import Protocol
 from condenset.training.trainer import Trainer
 from helpers.graph_replay import disable_capture
+from helpers.imports import tiny_import
 from helpers.interruption import StopAtStep
 from helpers.reference_dm import tiny_data
 
@@ -237,6 +238,18 @@ def test_pools_and_learned_steps(tmp_path: Path) -> None:
     distilled = METHODS["dd"].condense(data, make_gpu_recipe("dd", iterations=30), run_on_gpu())
     scores = score_set(distilled, data, Protocol(network="lenet", num_networks=3, learned_steps=True), run_on_gpu())
     assert 0 <= scores.mean <= 1
+
+
+@pytest.mark.filterwarnings("ignore:one class needs")
+@pytest.mark.parametrize("method", ["dm", "mmd"])
+@pytest.mark.parametrize("counts", [[20, 20, 20], [20, 3, 9]], ids=["equal", "unequal"])
+def test_streamed_images_give_the_same_set(tmp_path: Path, method: str, counts: list[int]) -> None:
+    data, recipe = tiny_import(tmp_path / "a", counts), make_gpu_recipe(method, allow_fewer=True, iterations=20)
+    streamed, in_memory = (
+        METHODS[method].condense(data, recipe, run_on_gpu(memory_limit=limit, classes_per_chunk=2))
+        for limit in (1000, None)
+    )
+    assert torch.equal(streamed.images, in_memory.images)
 
 
 def test_large_random_tensors() -> None:

@@ -90,7 +90,7 @@ def make_dataset(kind: str) -> None:
         ("unreadable file left out", ("--skip-bad",), None),
     ],
 )
-@pytest.mark.filterwarnings("ignore:1 unreadable image files are left out")
+@pytest.mark.filterwarnings("ignore:1 unreadable image file is left out")
 def test_commands_accept_the_same_datasets(
     condenset: CommandRunner, kind: str, options: tuple[object, ...], error: str | None
 ) -> None:

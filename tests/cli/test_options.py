@@ -21,6 +21,7 @@ from helpers.command_line import CommandRunner, write_npz
 from helpers.data_files import make_classes
 
 COMPUTE_OPTIONS = ("--seed", 6, "--device", "cpu", "--precision", "bfloat16", "--memory", "1K")
+ENGINE_OPTIONS = ("--engine", "ray", "--address", "auto", "--gpus-per-worker", 0.5)
 LOAD_OPTIONS = ("--size", 9, "--fit", "pad", "--background", "red", "--white-level", 4095, "--nested", "--skip-bad")
 METHOD_OPTIONS = ("--method", "dm", "--ipc", "3,4", "--ipc", 5, "--set", "momentum=0.25", "--allow-fewer")
 SCHEDULE_OPTIONS = ("--schedule", "paper")
@@ -41,7 +42,7 @@ def test_every_option_of_a_run_is_passed_on(
 
     monkeypatch.setattr(pipeline_run, "start_run", start_run)
     evaluates = command != "condense"
-    options = (*METHOD_OPTIONS, *LEARNING_OPTIONS, *SCHEDULE_OPTIONS, *COMPUTE_OPTIONS)
+    options = (*METHOD_OPTIONS, *LEARNING_OPTIONS, *SCHEDULE_OPTIONS, *COMPUTE_OPTIONS, *ENGINE_OPTIONS)
     options += EVALUATION_OPTIONS if evaluates else ()
     assert condenset(command, "digits", *options, *LOAD_OPTIONS, "--test", "t", *FILE_OPTIONS).out == "[]\n"
     ((request, arguments),) = calls
@@ -61,6 +62,7 @@ def test_every_option_of_a_run_is_passed_on(
         "device": "cpu",
         "precision": "bfloat16",
         "memory_limit": 1024,
+        "engine_fields": {"engine": "ray", "address": "auto", "gpus_per_worker": 0.5},
         "load_fields": {
             "size": 9,
             "fit": "pad",

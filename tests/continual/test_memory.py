@@ -18,7 +18,7 @@ from torch import Tensor
 
 import condenset as cs
 from condenset.continual.exemplars import ClassExemplars, merge_exemplars, split_exemplars
-from condenset.data.image_data import select_classes
+from condenset.data.class_selection import select_classes
 from condenset.io.files import write_tensors
 from condenset.methods import METHODS, make_recipe
 from condenset.runs.context import RunContext

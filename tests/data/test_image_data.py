@@ -7,7 +7,7 @@ import torch
 from torch.utils.data import DataLoader
 
 import condenset as cs
-from condenset.data.image_data import select_classes
+from condenset.data.class_selection import select_classes
 from helpers.reference_dm import tiny_data
 
 

@@ -148,7 +148,8 @@ def test_failed_import_leaves_the_old_dataset(tmp_path: Path, imported: Path, us
         import_dataset(tmp_path / "source", "mine", overwrite=True)
     with user_error("4.png is not a readable image"):
         import_dataset(tmp_path / "source", "new")
-    assert [path.name for path in imported.parent.iterdir()] == ["mine"] and load("mine").train.fingerprint == before
+    names = sorted(path.name for path in imported.parent.iterdir())
+    assert names == [".new.partial", "mine"] and load("mine").train.fingerprint == before
 
 
 def test_leftovers_of_a_killed_import_are_removed_at_once_unless_locked_or_the_only_copy(

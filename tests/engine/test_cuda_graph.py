@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from condenset.engine import ComputeDevice
-from condenset.engine.cuda_graph import capture_step
+from condenset.engine.cuda_graph import capture_step, try_step
 from helpers.graph_replay import capture_on_cpu
 
 CPU = ComputeDevice.select("cpu")
@@ -47,6 +47,21 @@ def test_capturing_leaves_the_state_unchanged(monkeypatch: pytest.MonkeyPatch) -
     assert state.tolist() == [0, 0]
     step()
     assert state.tolist() == [1, 1]
+
+
+def test_trying_a_step_leaves_the_state_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
+    state, values = torch.zeros(2), []
+
+    def add() -> None:
+        state.add_(1)
+        values.append(state.tolist())
+
+    try_step(add, [state], CPU)
+    assert values == []  # only CUDA kernels can fail
+    capture_on_cpu(monkeypatch)
+    try_step(add, [state], CPU)
+    assert values == [[1, 1]]
+    assert state.tolist() == [0, 0]
 
 
 def test_a_captured_step_keeps_its_inputs_alive(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -172,7 +172,7 @@ CASES = make_cases()
 @pytest.mark.parametrize("name", CASES)
 def test_captured_steps_equal_plain_steps(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("condenset.runs.loop.SYNC_SECONDS", 0.0)
-    monkeypatch.setattr("condenset.training.evaluation.num_parallel", lambda *_: 2)
+    monkeypatch.setattr("condenset.training.network_scoring.num_parallel", lambda *_: 2)
     monkeypatch.setattr("condenset.search.ranker.max_parallel", lambda _: len(SPECS))
     monkeypatch.setattr("condenset.methods.matching.queue.NUM_NETWORKS", 2)  # trained ones are sampled again
     trained: list[Tensor] = []

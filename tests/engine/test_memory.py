@@ -22,7 +22,7 @@ from condenset.engine.memory import (
 )
 from condenset.methods import DCRecipe, DMRecipe
 from condenset.methods.gradient_matching import GradientMatching
-from condenset.methods.matching.matcher import estimate_matching_memory
+from condenset.methods.matching.memory import estimate_matching_memory
 from condenset.methods.matching.mmd import _pair_bytes
 from condenset.methods.samplers import build_on_meta
 from condenset.networks.layers import Block
@@ -100,6 +100,14 @@ def test_the_memory_limit_bounds_the_number_of_classes() -> None:
     assert num_classes_that_fit(estimate, CPU, 139) == 3
     with pytest.warns(UserWarning, match="one class needs about 110 B.*more than the memory limit of 105 B"):
         assert num_classes_that_fit(estimate, CPU, 105) == 1
+
+
+def test_buffers_of_streamed_images_count_within_the_limit_only() -> None:
+    in_memory, streamed = MemoryEstimate(100, 10), MemoryEstimate(100, 10, buffer_bytes=3)
+    assert num_classes_that_fit(streamed, CPU) == num_classes_that_fit(in_memory, CPU)  # the same chunks
+    assert [num_classes_that_fit(estimate, CPU, 139) for estimate in (in_memory, streamed)] == [3, 3]
+    assert [num_classes_that_fit(estimate, CPU, 138) for estimate in (in_memory, streamed)] == [3, 2]
+    assert streamed.total(2) == 126
 
 
 def test_networks_of_users_can_be_estimated() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from condenset.data.image_data import Splits
 from condenset.experiments import EXPERIMENTS, context, runner
-from condenset.pipeline import execute
+from condenset.pipeline import condensing
 from condenset.training.trainer import Trainer
 from helpers.experiment_runs import PartRecorder, make_run, run_tiny
 
@@ -42,7 +42,7 @@ def test_experiment_writes_its_files_and_repeats_nothing(
         raise AssertionError("this part is complete")
 
     monkeypatch.setattr(context, "score_set", fail)
-    monkeypatch.setattr(execute, "METHODS", {})
+    monkeypatch.setattr(condensing, "METHODS", {})
     monkeypatch.setattr(Trainer, "__init__", fail)
     monkeypatch.setattr(runner, "save_chart", lambda figure, path: None)  # only to save time
     run_tiny(name, splits, tmp_path)

@@ -14,7 +14,7 @@ from condenset import CondensedSet, ImageData, UserError
 from condenset.data.image_data import Splits
 from condenset.experiments.config import ExperimentConfig
 from condenset.methods import METHODS
-from condenset.pipeline import execute
+from condenset.pipeline import condensing
 from condenset.runs.context import RunContext
 from helpers.experiment_runs import run_tiny, skip_scoring
 from helpers.reference_dm import tiny_data
@@ -73,7 +73,7 @@ def test_existing_pool_is_used_and_experiments_can_be_moved(
 
     shutil.move(tmp_path / "first", tmp_path / "moved")
     shutil.move(tmp_path / "pool", tmp_path / "moved/parts/pool/networks")
-    monkeypatch.setattr(execute, "METHODS", {})  # nothing is condensed again
+    monkeypatch.setattr(condensing, "METHODS", {})  # nothing is condensed again
     run_tiny("networks", splits, tmp_path / "moved")
     (tmp_path / "moved/parts/pool/networks/0001.safetensors").unlink()  # now it is another pool
     with pytest.raises(UserError, match="another recipe"):
@@ -109,7 +109,7 @@ def test_sizes_that_do_not_fit_at_once_are_split(
     limited = dataclasses.replace(
         dm, condense_sizes=condense_sizes, num_that_fit=lambda data, recipes, run: min(2, len(recipes))
     )
-    monkeypatch.setattr(execute, "METHODS", {**METHODS, "dm": limited})
+    monkeypatch.setattr(condensing, "METHODS", {**METHODS, "dm": limited})
     run_tiny("sizes", splits, tmp_path, methods=("dm",), ipcs=(1, 2, 3, 4))
     assert groups == [[1, 2], [3, 4]]
 

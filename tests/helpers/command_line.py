@@ -23,6 +23,7 @@ from condenset.cli import main
 from condenset.io import files
 from condenset.runs import checkpoint, loop
 from condenset.runs.identity import IDENTITY
+from condenset.runs.status import STATUS
 from condenset.training.trainer import Trainer
 from helpers.charts import skip_drawing
 
@@ -168,7 +169,7 @@ class KillAtRename:
 
         def replace(*paths: Any) -> None:
             nonlocal num_renames
-            num_renames += 1
+            num_renames += Path(paths[1]).name != STATUS  # its time depends on the speed of the machine
             if num_renames == self.number:
                 os.kill(os.getpid(), signal.SIGKILL)
             os.rename(*paths)
@@ -220,8 +221,8 @@ def read_records(directory: Path) -> list[dict[str, Any]]:
 
 
 def read_files(directory: Path) -> dict[str, tuple[int, bytes]]:
-    """Return the modification time and the content of every file below a directory."""
-    paths = [path for path in sorted(directory.rglob("*")) if path.is_file()]
+    """Return the modification time and the content of every file below a directory, except the status of a run."""
+    paths = [path for path in sorted(directory.rglob("*")) if path.is_file() and path.name != STATUS]
     return {str(path.relative_to(directory)): (path.stat().st_mtime_ns, path.read_bytes()) for path in paths}
 
 

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import fcntl
 import os
 import tempfile
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from condenset.io.directories import (
     remove_temporary_files,
     wrap_os_errors,
 )
-from condenset.io.locks import try_lock
+from condenset.io.locks import is_locked, try_lock
 
 
 def test_os_errors_become_one_line(tmp_path: Path) -> None:
@@ -62,6 +64,18 @@ def test_lock_excludes_others_until_the_block_ends(tmp_path: Path) -> None:
             pass
     with try_lock(tmp_path) as has_lock:
         assert has_lock
+
+
+def test_asking_for_a_lock_does_not_stop_a_process_that_wants_it(tmp_path: Path) -> None:
+    assert is_locked(tmp_path) is False
+    with lock_directory(tmp_path):
+        assert is_locked(tmp_path)
+    handle = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(handle, fcntl.LOCK_SH)  # as `is_locked` does for a moment
+    assert is_locked(tmp_path) is False  # two may ask at once
+    threading.Timer(0.03, os.close, [handle]).start()
+    with lock_directory(tmp_path):
+        assert is_locked(tmp_path)
 
 
 def test_only_temporary_files_of_these_names_are_removed(tmp_path: Path) -> None:

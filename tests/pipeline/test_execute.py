@@ -13,7 +13,7 @@ import torch
 from condenset import CondensedSet, UserError
 from condenset.io.progress import NullProgress
 from condenset.methods import METHODS
-from condenset.pipeline import execute
+from condenset.pipeline import condensing, execute
 from condenset.pipeline.plan import Job
 from condenset.pipeline.results import write_results
 from condenset.runs import checkpoint
@@ -34,7 +34,7 @@ def interrupt(*arguments: object, **keywords: object) -> NoReturn:
 def replace_dm(monkeypatch: pytest.MonkeyPatch, **fields: Callable[..., Any]) -> None:
     """Replace functions of the method `dm` in the executor."""
     dm = dataclasses.replace(METHODS["dm"], **fields)  # type: ignore[arg-type]
-    monkeypatch.setattr(execute, "METHODS", {**METHODS, "dm": dm})
+    monkeypatch.setattr(condensing, "METHODS", {**METHODS, "dm": dm})
 
 
 def test_a_directory_does_not_change_the_scores(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_a_set_is_not_saved_in_the_directory_of_another_run(tmp_path: Path) -> N
 def test_finished_jobs_are_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     records = execute_in(tmp_path, make_tiny_plan())
     files = read_files(tmp_path)
-    monkeypatch.setattr(execute, "METHODS", {})
+    monkeypatch.setattr(condensing, "METHODS", {})
     monkeypatch.setattr(execute, "score_set", fail)
     assert execute_in(tmp_path, make_tiny_plan()) == records
     assert read_files(tmp_path) == files

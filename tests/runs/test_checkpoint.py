@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
@@ -11,7 +12,6 @@ import torch
 from condenset import UserError
 from condenset.io.files import write_tensors
 from condenset.runs import checkpoint, loop
-from condenset.runs.checkpoint import CheckpointTimer
 from condenset.runs.loop import run_loop
 from helpers.command_line import list_files, read_files
 from helpers.loops import counting_step, make_run, make_state
@@ -28,8 +28,12 @@ def test_no_checkpoint_before_it_is_due(tmp_path: Path) -> None:
     assert list_files(tmp_path) == ["events.jsonl"]
 
 
-def test_slow_checkpoints_are_rare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    now, write_times, write_seconds = 0.0, list[float](), 3.0
+@pytest.mark.parametrize("part_steps", [2000, 36_000])
+@pytest.mark.parametrize("write_seconds", [0.1, 1.0, 3.0, 18.0])
+def test_checkpoints_after_the_first_take_at_most_one_percent_of_the_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write_seconds: float, part_steps: int
+) -> None:
+    now, write_times = 0.0, list[float]()
 
     def write(*_: object) -> None:
         nonlocal now
@@ -38,18 +42,34 @@ def test_slow_checkpoints_are_rare(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(checkpoint, "write_tensors", write)
     monkeypatch.setattr(checkpoint.time, "monotonic", lambda: now)
-    run, state = make_run(tmp_path, checkpoint_timer=CheckpointTimer(last_save=0.0)), make_state()
-    for step in range(1000):
+    run, state = make_run(tmp_path), make_state()
+    part = run
+    for step in range(36_000):
         now += 1.0
-        run.save_checkpoint(step, 0.0, state)
-    assert write_times[0] == 30.0
-    assert write_times[1] - write_times[0] == 3.0 + 150.0  # a fiftieth of the time
-    assert len(write_times) == 7
-    now, write_seconds = now + 3000.0, 103.0
-    run.save_checkpoint(1000, 0.0, state)
-    now += 600.0
-    run.save_checkpoint(1001, 0.0, state)
-    assert len(write_times) == 9  # after ten minutes at the latest
+        part = run.derive() if step % part_steps == 0 else part  # the networks of a job share the time for checkpoints
+        part.save_checkpoint(step, 0.0, state)
+    assert 30.0 <= write_times[0] <= 31.0
+    for number, write_time in enumerate(write_times[1:], start=2):
+        assert number * write_seconds <= 0.0101 * (write_time + write_seconds)
+    longest = max(second - first for first, second in itertools.pairwise(write_times))
+    assert longest <= max(60.0, 205.0 * write_seconds)
+
+
+def test_very_slow_checkpoints_are_written_every_hour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+
+    def write(*_: object) -> None:
+        nonlocal now
+        now += 103.0
+
+    monkeypatch.setattr(checkpoint, "write_tensors", write)
+    monkeypatch.setattr(checkpoint.time, "monotonic", lambda: now)
+    run = make_run(tmp_path)
+    now = 30.0
+    run.save_checkpoint(1, 0.0, make_state())
+    for start, is_due in ((133.0, False), (3732.0, False), (3733.0, True)):
+        now = start
+        assert run.checkpoint_due() == is_due
 
 
 def test_checkpoint_of_another_job_is_ignored(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 import condenset as cs
 from condenset.engine import ComputeDevice
+from condenset.engine.tasks import LocalEngine
 from condenset.networks import name_architectures
 from condenset.runs.context import RunContext
 from condenset.search import ranker
@@ -221,6 +223,20 @@ def test_networks_next_to_one_that_diverges_are_trained_once(
     ranking = cs.rank([BAD, GOOD, "mlp(width=8)"], *train_val, **{**FAST, "num_networks": 2})
     assert numbers == [0, 0, 0, 1, 1]
     assert [row.reason.partition(":")[0] for row in ranking.rows] == ["", "", "Training diverged"]
+
+
+def test_architectures_as_tasks_have_the_same_ranking(train_val: TrainVal, tmp_path: Path) -> None:
+    architectures = {"good": GOOD, "bad": BAD, "own": linear, "wrong": "convnet(depth=9)"}
+    protocol, runs = Protocol(epochs=3, num_networks=2), []
+    for name, engine in (("local", None), ("tasks", LocalEngine())):
+        (tmp_path / name).mkdir()
+        compute = ComputeDevice.select("cpu")
+        runs.append(RunContext(compute=compute, directory=tmp_path / name, job="rank", engine=engine))
+    expected, ranking = (rank_architectures(architectures, *train_val, protocol, run) for run in runs)
+    rows = [(row.name, row.accuracy, row.reason) for row in ranking.rows if not row.reason]
+    assert rows == [(row.name, row.accuracy, row.reason) for row in expected.rows if not row.reason]
+    assert [row.reason for row in ranking.rows] == [row.reason for row in expected.rows]
+    assert len(runs[1].network_events()) == len(runs[0].network_events())
 
 
 def test_parallel_training_does_not_change_the_result(train_val: TrainVal, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,14 +15,14 @@ from condenset.engine import ComputeDevice
 from condenset.io.files import read_tensors, write_tensors
 from condenset.io.progress import NullProgress
 from condenset.methods import make_recipe
-from condenset.pipeline.execute import load_or_condense
+from condenset.pipeline.condensing import load_or_condense
 from condenset.runs import checkpoint as run_checkpoint
 from condenset.runs import loop
 from condenset.runs.checkpoint import CheckpointTimer
 from condenset.runs.context import RunContext
 from condenset.runs.identity import IDENTITY, open_directory
 from condenset.runs.loop import Interrupted
-from condenset.training import checkpoint, evaluation
+from condenset.training import checkpoint, network_scoring
 from condenset.training.checkpoint import TrainingCheckpoint
 from condenset.training.dataset import DeviceDataset
 from condenset.training.evaluation import score_set
@@ -55,7 +55,7 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> TrainingRecorder:
 def test_resumed_networks_have_the_same_state_and_repeat_no_step(
     num_parallel: int, step: int, recorder: TrainingRecorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(evaluation, "num_parallel", lambda *_: num_parallel)
+    monkeypatch.setattr(network_scoring, "num_parallel", lambda *_: num_parallel)
     expected = score_set(DATA, TEST, make_protocol(), make_run(None))
     num_steps, expected_states = recorder.pop()
     assert num_steps == 3 * NUM_STEPS
@@ -85,7 +85,7 @@ def test_groups_are_the_same_after_a_stop(
     recorder: TrainingRecorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Seven networks are divided into 3, 3 and 1. The last four are not divided again into 2 and 2."""
-    monkeypatch.setattr(evaluation, "num_parallel", lambda *_: 3)
+    monkeypatch.setattr(network_scoring, "num_parallel", lambda *_: 3)
     for step in (5, 3 * NUM_STEPS + 12):
         score_until(tmp_path, step, num_networks=7)
     score_set(DATA, TEST, make_protocol(num_networks=7), make_run(tmp_path))
@@ -142,10 +142,10 @@ def test_other_groups_begin_again(
     before: int, after: int, recorder: TrainingRecorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = score_set(DATA, TEST, make_protocol(), make_run(None)).accuracies
-    monkeypatch.setattr(evaluation, "num_parallel", lambda *_: before)
+    monkeypatch.setattr(network_scoring, "num_parallel", lambda *_: before)
     score_until(tmp_path, 4)
     recorder.pop()
-    monkeypatch.setattr(evaluation, "num_parallel", lambda *_: after)
+    monkeypatch.setattr(network_scoring, "num_parallel", lambda *_: after)
     assert score_set(DATA, TEST, make_protocol(), make_run(tmp_path)).accuracies == expected
     assert recorder.pop()[0] == 3 * NUM_STEPS
 
@@ -322,7 +322,7 @@ def test_gpu_is_synchronised_before_networks_are_saved(tmp_path: Path, monkeypat
 
 def test_stop_in_a_slow_test_resumes_with_the_trained_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = score_set(DATA, TEST, make_protocol(), make_run(None)).accuracies
-    monkeypatch.setattr("condenset.training.evaluation.SLOW_TEST_SECONDS", 0.0)
+    monkeypatch.setattr("condenset.training.network_scoring.SLOW_TEST_SECONDS", 0.0)
     recorder = TrainingRecorder(monkeypatch)
     score_until(tmp_path, NUM_STEPS)  # the first network is trained, and its test begins
     assert recorder.pop()[0] == NUM_STEPS

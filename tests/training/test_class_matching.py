@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import condenset as cs
-from condenset.data.image_data import select_classes
+from condenset.data.class_selection import select_classes
 from helpers.reference_dm import tiny_data
 
 SPEC = "convnet(width=8, depth=2)"

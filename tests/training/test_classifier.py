@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import condenset as cs
-from condenset.data.image_data import select_classes
+from condenset.data.class_selection import select_classes
 from condenset.training.classifier import Classifier
 from helpers.memories import TRAINING, tiny_memory
 from helpers.reference_dm import tiny_data

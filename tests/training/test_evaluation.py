@@ -13,9 +13,11 @@ from torch import nn
 
 import condenset as cs
 from condenset.engine import ComputeDevice
+from condenset.engine.tasks import LocalEngine
 from condenset.runs.context import RunContext
-from condenset.training import evaluation
-from condenset.training.evaluation import evaluation_hash, protocol_for, score_set
+from condenset.training import network_scoring
+from condenset.training.evaluation import protocol_for, score_set
+from condenset.training.network_scoring import evaluation_hash
 from condenset.training.protocol import Protocol
 from condenset.training.trainer import Trainer
 from helpers.reference_dm import tiny_data
@@ -193,8 +195,26 @@ def test_networks_in_parallel_have_the_same_accuracies(num_parallel: int, monkey
     data, test_set = tiny_data([6, 6]), tiny_data([9, 9])
     fields = {"network": "convnet(width=8, depth=2, norm='batch')", "num_networks": 4, "epochs": 3, "batch_size": 5}
     expected = cs.evaluate(data, test_set, device="cpu", **fields)
-    monkeypatch.setattr(evaluation, "num_parallel", lambda *_: num_parallel)
+    monkeypatch.setattr(network_scoring, "num_parallel", lambda *_: num_parallel)
     assert cs.evaluate(data, test_set, device="cpu", **fields).accuracies == expected.accuracies
+
+
+@pytest.mark.parametrize("method", [None, "random"])
+def test_networks_of_tasks_have_the_same_accuracies_and_events(method: str | None, tmp_path: Path) -> None:
+    data, test_set = tiny_data([6, 6]), tiny_data([9, 9], seed=1)
+    train_set = cs.condense(data, method, ipc=2, device="cpu", verbose=False) if method else data
+    protocol = Protocol(network=SPEC, num_networks=3, epochs=3)
+    compute = ComputeDevice.select("cpu")
+    expected = score_set(train_set, test_set, protocol, RunContext(compute=compute))
+    run = RunContext(compute=compute, directory=tmp_path, engine=LocalEngine())
+    scores = score_set(train_set, test_set, protocol, run)
+    assert scores.accuracies == expected.accuracies
+    assert scores.confusion is not None and torch.equal(scores.confusion, expected.confusion)
+    assert sorted(event["net"] for event in run.network_events()) == [0, 1, 2]
+    assert not (tmp_path / "tasks").exists()
+    run.engine = None  # nothing remains to be trained
+    assert score_set(train_set, test_set, protocol, run).accuracies == expected.accuracies
+    assert len(run.network_events()) == 3
 
 
 def test_scores_count_the_predictions_of_all_networks() -> None:

@@ -101,15 +101,21 @@ def announce(work: str, run: RunContext, directory: Path) -> None:
 
 
 @contextlib.contextmanager
-def in_terminal(run: RunContext, hint: str = "") -> Iterator[None]:
+def in_terminal(run: RunContext, hint: str = "", *, tensorboard: bool = False) -> Iterator[None]:
     """Show the progress of a run, print its warnings on one line and stop it on a signal.
 
     Args:
         run: The run of the block.
         hint: Printed when the run is stopped: how to continue.
+        tensorboard: Write curves for TensorBoard. A resumed run continues those that it has.
     """
-    from condenset.io.progress import ProgressBar
+    from condenset.runs.curves import record_curves
+    from condenset.runs.status import record_status
 
-    run.progress = ProgressBar()
-    with exit_on_signal(run, hint), one_line_warnings():
+    with (
+        exit_on_signal(run, hint),
+        one_line_warnings(),
+        record_status(run),
+        record_curves(run, requested=tensorboard),
+    ):
         yield

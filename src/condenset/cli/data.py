@@ -9,6 +9,7 @@ import typer
 
 from condenset.cli.console import print_json, print_line, print_lines, print_table
 from condenset.cli.options import NO_LOAD_FIELDS, AsJson, DataDir, LoadFields, Overwrite, add_load_options
+from condenset.cli.signals import exit_on_signal
 
 DatasetName = Annotated[str, typer.Argument(help="Dataset name ('condenset data list').")]
 DatasetSource = Annotated[str, typer.Argument(help="Dataset name or path: a folder or an .npz file.")]
@@ -90,18 +91,22 @@ def import_command(
     ] = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """Convert a dataset to a memory-mapped format that opens at once, whatever its size."""
+    """Convert a dataset to a memory-mapped format that opens at once, whatever its size.
+
+    An import of image files that was stopped or killed continues if the command is repeated.
+    """
     from condenset import data
     from condenset.data.image_data import describe_images, one_line
 
-    directory = data.import_dataset(
-        source,
-        name,
-        data_dir=data_dir,
-        overwrite=overwrite,
-        allow_hflip=allow_hflip,
-        **load_fields,
-    )
+    with exit_on_signal(hint="" if overwrite else "Repeat the command to continue."):
+        directory = data.import_dataset(
+            source,
+            name,
+            data_dir=data_dir,
+            overwrite=overwrite,
+            allow_hflip=allow_hflip,
+            **load_fields,
+        )
     print_line(f"{name} is in {directory}")
     splits = data.load(directory)
     train, num_test = splits.train, f"{len(splits.test):,}" if splits.test else "no"

@@ -13,11 +13,13 @@ import typer
 from condenset.cli.common import announce, drop_unset, in_terminal, parse_networks, resume_hint
 from condenset.cli.console import print_evaluation, print_files, print_line
 from condenset.cli.options import (
+    NO_ENGINE_FIELDS,
     NO_LOAD_FIELDS,
     AsJson,
     Augment,
     DataDir,
     Device,
+    EngineFields,
     EvaluationEpochs,
     EvaluationNetworks,
     EvaluationProtocolName,
@@ -29,6 +31,7 @@ from condenset.cli.options import (
     Overwrite,
     PerClass,
     Precision,
+    add_engine_options,
     add_load_options,
     expand_path,
 )
@@ -48,6 +51,7 @@ SetPaths = Annotated[
 ]
 
 
+@add_engine_options
 @add_load_options
 def evaluate_command(
     sets: SetPaths,
@@ -67,6 +71,7 @@ def evaluate_command(
     seed: EvaluationSeed = None,
     device: Device = None,
     precision: Precision = None,
+    engine_fields: EngineFields = NO_ENGINE_FIELDS,
     load_fields: LoadFields = NO_LOAD_FIELDS,
     out: Out = None,
     config: Annotated[
@@ -97,9 +102,8 @@ def evaluate_command(
         seed=seed,
     )
     session = functools.partial(_session, per_class=per_class, as_json=as_json)
-    result = start_evaluation(
-        request, out=out, overwrite=overwrite, device=device, precision=precision, session=session
-    )
+    compute: dict[str, Any] = {"device": device, "precision": precision, "engine_fields": engine_fields}
+    result = start_evaluation(request, out=out, overwrite=overwrite, session=session, **compute)
     _print_result(result, per_class, as_json)
 
 

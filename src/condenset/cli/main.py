@@ -16,10 +16,12 @@ from condenset.cli.evaluate import evaluate_command
 from condenset.cli.methods import methods_command
 from condenset.cli.networks import app as networks_app
 from condenset.cli.paper import paper_command
+from condenset.cli.plan import plan_command
 from condenset.cli.resume import resume_command
 from condenset.cli.run import COMPARE_HELP, condense_command, run_command
 from condenset.cli.show import show_command
 from condenset.cli.signals import exit_on_signal
+from condenset.cli.status import status_command
 from condenset.cli.streams import OutputStream, guard_output
 from condenset.errors import UserError, use_flags
 
@@ -32,7 +34,9 @@ app = typer.Typer(
 app.command("run")(run_command)
 app.command("compare", help=COMPARE_HELP)(run_command)
 app.command("condense")(condense_command)
+app.command("plan")(plan_command)
 app.command("resume")(resume_command)
+app.command("status")(status_command)
 app.command("evaluate")(evaluate_command)
 app.command("show")(show_command)
 app.command("methods")(methods_command)

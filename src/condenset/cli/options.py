@@ -64,6 +64,12 @@ LOAD_OPTIONS: dict[str, Any] = {  # by field of LoadOptions
 }
 LoadFields = Mapping[str, Any]  # the LOAD_OPTIONS that the user gives
 NO_LOAD_FIELDS: LoadFields = MappingProxyType({})
+NumClasses = Annotated[
+    int | None, typer.Option("--classes", help="Number of classes of a dataset that does not exist yet.")
+]
+NumImages = Annotated[
+    int | None, typer.Option("--images", help="Images per class of a dataset that does not exist yet.")
+]
 
 # What to condense
 Methods = Annotated[
@@ -193,6 +199,7 @@ WholeEpochs = Annotated[
     int | None,
     typer.Option(help="Training epochs on the whole dataset (default: 200; fewer for digits and small scales)."),
 ]
+Evaluate = Annotated[bool, typer.Option("--evaluate/--no-evaluate", help="Include the networks that score the sets.")]
 LearnedSteps = Annotated[
     bool | None,
     typer.Option("--own-steps", help="Train with the step sizes stored in the set (method dd) instead of --epochs."),
@@ -214,6 +221,7 @@ MemoryLimit = Annotated[
         help="Memory limit for data and condensing, such as 4GiB or 512M (default: as much as is useful and free).",
     ),
 ]
+NumGPUs = Annotated[int, typer.Option("--gpus", help="Devices like this one to divide the run over.")]
 ResumeMemoryLimit = Annotated[
     str | None, typer.Option("--memory", help="New memory limit, such as 4GiB or 512M (default: unchanged).")
 ]
@@ -222,6 +230,26 @@ ResumeDataDir = Annotated[
     typer.Option("--data-dir", help="New directory of the datasets, if they have moved (default: unchanged)."),
 ]
 ResumeDevice = Annotated[str | None, typer.Option("--device", help="New device (default: unchanged).")]
+
+ENGINE_OPTIONS: dict[str, Any] = {  # by field of EngineOptions
+    "engine": Annotated[
+        str | None,
+        typer.Option(help="local (this process) or ray, which divides the work among workers (default: local)."),
+    ],
+    "address": Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Ray cluster: auto (the one that this machine belongs to), HOST:PORT or ray://HOST:PORT (default: a "
+            "Ray of this machine, started for the run).",
+        ),
+    ],
+    "gpus_per_worker": Annotated[
+        float | None, typer.Option(help="GPUs of each Ray worker; 0.5 for two workers per GPU (default: 1).")
+    ],
+}
+EngineFields = Mapping[str, Any]  # the ENGINE_OPTIONS that the user gives
+NO_ENGINE_FIELDS: EngineFields = MappingProxyType({})
 
 # Files and output
 Out = Annotated[
@@ -232,24 +260,37 @@ Config = Annotated[
     typer.Option(callback=expand_path, help="A recipe.toml to repeat. Options on the command line take precedence."),
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace existing output.")]
+TensorBoard = Annotated[
+    bool, typer.Option("--tensorboard", help="Write curves of losses, accuracies and seconds to RUN/tensorboard.")
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and exit without writing anything.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
 def add_load_options(command: Callable[..., None]) -> Callable[..., None]:
     """Replace the parameter `load_fields` of a command by `LOAD_OPTIONS`; the command gets those that are given."""
+    return _expand_parameter(command, "load_fields", LOAD_OPTIONS)
+
+
+def add_engine_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Replace the parameter `engine_fields` of a command by `ENGINE_OPTIONS`; the command gets those that are given."""
+    return _expand_parameter(command, "engine_fields", ENGINE_OPTIONS)
+
+
+def _expand_parameter(command: Callable[..., None], group: str, options: Mapping[str, Any]) -> Callable[..., None]:
+    """Replace a parameter of a command, a mapping, by one parameter per option."""
     parameters: list[inspect.Parameter] = []
     for parameter in inspect.signature(command, eval_str=True).parameters.values():
-        if parameter.name != "load_fields":
+        if parameter.name != group:
             parameters.append(parameter)
             continue
-        for name, annotation in LOAD_OPTIONS.items():
+        for name, annotation in options.items():
             parameters.append(parameter.replace(name=name, annotation=annotation, default=None))
 
     @functools.wraps(command)
     def run(**arguments: Any) -> None:
-        options = {name: arguments.pop(name) for name in LOAD_OPTIONS}
-        command(**arguments, load_fields={name: value for name, value in options.items() if value is not None})
+        values = {name: arguments.pop(name) for name in options}
+        command(**arguments, **{group: {name: value for name, value in values.items() if value is not None}})
 
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return run

@@ -21,11 +21,13 @@ from condenset.cli.common import (
 )
 from condenset.cli.console import print_described, print_files, print_line, print_preview, print_records, print_table
 from condenset.cli.options import (
+    NO_ENGINE_FIELDS,
     NO_LOAD_FIELDS,
     AsJson,
     DataDir,
     Device,
     DryRun,
+    EngineFields,
     Epochs,
     ExperimentIpc,
     LoadFields,
@@ -39,7 +41,9 @@ from condenset.cli.options import (
     Schedule,
     Seed,
     Settings,
+    TensorBoard,
     WholeEpochs,
+    add_engine_options,
     add_load_options,
 )
 
@@ -51,6 +55,7 @@ if TYPE_CHECKING:
 TINY_WARNING = "The scale tiny only tests that everything runs: its numbers mean nothing."
 
 
+@add_engine_options
 @add_load_options
 def paper_command(
     name: Annotated[str | None, typer.Argument(help="Experiment (default: list the experiments).")] = None,
@@ -74,10 +79,12 @@ def paper_command(
     device: Device = None,
     precision: Precision = None,
     memory_limit: MemoryLimit = None,
+    engine_fields: EngineFields = NO_ENGINE_FIELDS,
     load_fields: LoadFields = NO_LOAD_FIELDS,
     out: Out = None,
     data_dir: DataDir = None,
     overwrite: Overwrite = False,
+    tensorboard: TensorBoard = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
@@ -85,6 +92,7 @@ def paper_command(
     from condenset.experiments import EXPERIMENTS, get_experiment
     from condenset.experiments.preview import preview_experiment
     from condenset.experiments.start import start_experiment
+    from condenset.runs.curves import check_tensorboard
 
     if name is None:
         entries = [{"name": key, "description": experiment.title} for key, experiment in EXPERIMENTS.items()]
@@ -103,6 +111,7 @@ def paper_command(
         "ipcs": parse_ipcs(ipcs),
         "settings": tuple(settings or ()),
         "load_fields": load_fields,
+        "engine_fields": engine_fields,
         **drop_unset(seed=seed, memory_limit=parse_memory_limit(memory_limit)),
         **drop_unset(schedule=schedule, protocol=protocol, num_networks=num_networks, epochs=epochs),
         **drop_unset(whole_epochs=whole_epochs, num_sets=num_sets),
@@ -110,13 +119,21 @@ def paper_command(
     if dry_run:
         print_preview(preview_experiment(name, **arguments), as_json)
     else:
-        session = functools.partial(experiment_session, as_json=as_json)
+        if tensorboard:
+            check_tensorboard()
+        session = functools.partial(experiment_session, as_json=as_json, tensorboard=tensorboard)
         print_experiment(start_experiment(name, session=session, **arguments), as_json)
 
 
 @contextlib.contextmanager
 def experiment_session(
-    config: ExperimentConfig, run: RunContext, *, hint: str = "", dataset: str | None = None, as_json: bool = False
+    config: ExperimentConfig,
+    run: RunContext,
+    *,
+    hint: str = "",
+    dataset: str | None = None,
+    as_json: bool = False,
+    tensorboard: bool = False,
 ) -> Iterator[None]:
     """Announce an experiment, show its progress and stop it on a signal.
 
@@ -125,11 +142,12 @@ def experiment_session(
         hint: The command that continues the experiment. Empty: `resume`, with `--json` if this is given.
         dataset: The path of the dataset now, if it has moved.
         as_json: The experiment prints JSON.
+        tensorboard: Write curves for TensorBoard.
     """
     assert run.directory is not None
     work = f"Running the experiment {config.experiment} with {dataset or config.dataset} at the scale {config.scale}"
     announce(work + describe_hold_out(config.load_options), run, run.directory)
-    with in_terminal(run, hint or resume_hint(run.directory, json=as_json)):
+    with in_terminal(run, hint or resume_hint(run.directory, json=as_json), tensorboard=tensorboard):
         yield
 
 

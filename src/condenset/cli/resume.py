@@ -11,11 +11,14 @@ import typer
 from condenset.cli.common import drop_unset, parse_memory_limit, resume_hint
 from condenset.cli.evaluate import resume_and_print
 from condenset.cli.options import (
+    NO_ENGINE_FIELDS,
     AsJson,
+    EngineFields,
     PerClass,
     ResumeDataDir,
     ResumeDevice,
     ResumeMemoryLimit,
+    add_engine_options,
     expand_path,
 )
 from condenset.cli.paper import experiment_session, print_experiment
@@ -24,6 +27,7 @@ from condenset.cli.signals import exit_on_signal
 from condenset.errors import UserError
 
 
+@add_engine_options
 def resume_command(
     directory: Annotated[
         Path,
@@ -34,14 +38,15 @@ def resume_command(
     dataset: Annotated[str | None, typer.Option(help="New path of the dataset, if it has moved.")] = None,
     test: Annotated[str | None, typer.Option(help="New path of the test images, if --test was given.")] = None,
     data_dir: ResumeDataDir = None,
+    engine_fields: EngineFields = NO_ENGINE_FIELDS,
     per_class: PerClass = False,
     as_json: AsJson = False,
 ) -> None:
     """Continue a run that was stopped or killed. The result is the same as without the stop."""
     changes = drop_unset(device=device, memory_limit=parse_memory_limit(memory_limit), data_dir=data_dir)
-    changes |= {"moved_to": dataset, "test_moved_to": test}
+    changes |= {"moved_to": dataset, "test_moved_to": test, "engine_fields": engine_fields}
     options = {"device": device, "memory": memory_limit, "dataset": dataset, "test": test, "data_dir": data_dir}
-    hint = resume_hint(directory, **options, per_class=per_class, json=as_json)
+    hint = resume_hint(directory, **options, **engine_fields, per_class=per_class, json=as_json)
     with exit_on_signal(hint=hint):  # also while data are loaded
         _resume(directory, per_class, as_json, hint, changes)
 

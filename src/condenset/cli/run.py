@@ -23,6 +23,7 @@ from condenset.cli.common import (
 )
 from condenset.cli.console import print_files, print_line, print_preview, print_records
 from condenset.cli.options import (
+    NO_ENGINE_FIELDS,
     NO_LOAD_FIELDS,
     AllowFewer,
     AsJson,
@@ -32,6 +33,7 @@ from condenset.cli.options import (
     Dataset,
     Device,
     DryRun,
+    EngineFields,
     Epochs,
     ImagesPerClass,
     Init,
@@ -52,9 +54,11 @@ from condenset.cli.options import (
     Schedule,
     Seed,
     Settings,
+    TensorBoard,
     Train,
     Whole,
     WholeEpochs,
+    add_engine_options,
     add_load_options,
 )
 from condenset.errors import UserError
@@ -70,6 +74,7 @@ COMPARE_HELP = "Condense a dataset with all methods but variants of dm, score th
 OUTPUT_FILES = {"picture": "grid.png", "chart": "chart.png", "sets": "sets", "results": "results.json"}
 
 
+@add_engine_options
 @add_load_options
 def run_command(
     context: typer.Context,
@@ -96,11 +101,13 @@ def run_command(
     device: Device = None,
     precision: Precision = None,
     memory_limit: MemoryLimit = None,
+    engine_fields: EngineFields = NO_ENGINE_FIELDS,
     load_fields: LoadFields = NO_LOAD_FIELDS,
     out: Out = None,
     config: Config = None,
     data_dir: DataDir = None,
     overwrite: Overwrite = False,
+    tensorboard: TensorBoard = False,
     dry_run: DryRun = False,
     per_class: PerClass = False,
     as_json: AsJson = False,
@@ -108,7 +115,7 @@ def run_command(
     """Condense a dataset, score the sets and draw them (default methods: random and dm)."""
     check_one_network(network)
     shared_fields = drop_unset(network=network, augment=augment)  # of recipes and of the protocol
-    request = _make_request(
+    request = make_request(
         methods or ([] if config else _default_methods(str(context.info_name))),
         ipcs,
         shared_fields | drop_unset(iterations=iterations, lr=lr, init=init, allow_fewer=allow_fewer),
@@ -121,11 +128,13 @@ def run_command(
         whole_epochs=whole_epochs,
     )
     data: dict[str, Any] = {"dataset": choose_dataset(dataset, train), "data_dir": data_dir, "load_fields": load_fields}
+    data["engine_fields"] = engine_fields
     compute = {"seed": seed, "device": device, "precision": precision, "memory_limit": parse_memory_limit(memory_limit)}
     arguments = drop_unset(**data, **compute, config=config, out=out, overwrite=overwrite)
-    _start(request, arguments, dry_run=dry_run, as_json=as_json, per_class=per_class)
+    _start(request, arguments, dry_run=dry_run, as_json=as_json, tensorboard=tensorboard, per_class=per_class)
 
 
+@add_engine_options
 @add_load_options
 def condense_command(
     dataset: Dataset = None,
@@ -146,11 +155,13 @@ def condense_command(
     device: Device = None,
     precision: Precision = None,
     memory_limit: MemoryLimit = None,
+    engine_fields: EngineFields = NO_ENGINE_FIELDS,
     load_fields: LoadFields = NO_LOAD_FIELDS,
     out: Out = None,
     config: Config = None,
     data_dir: DataDir = None,
     overwrite: Overwrite = False,
+    tensorboard: TensorBoard = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
@@ -160,14 +171,15 @@ def condense_command(
     fields |= drop_unset(network=network, augment=augment)
     chosen_methods = methods or ([] if config else ["dm"])
     options: dict[str, Any] = {"schedule": schedule, "ipc_share": ipc_share, "evaluate": False}
-    request = _make_request(chosen_methods, ipcs, fields, settings, pool=str(pool or ""), **options)
+    request = make_request(chosen_methods, ipcs, fields, settings, pool=str(pool or ""), **options)
     data: dict[str, Any] = {"dataset": choose_dataset(dataset, train), "data_dir": data_dir, "load_fields": load_fields}
+    data["engine_fields"] = engine_fields
     compute = {"seed": seed, "device": device, "precision": precision, "memory_limit": parse_memory_limit(memory_limit)}
     arguments = drop_unset(**data, **compute, config=config, out=out, overwrite=overwrite)
-    _start(request, arguments, dry_run=dry_run, as_json=as_json)
+    _start(request, arguments, dry_run=dry_run, as_json=as_json, tensorboard=tensorboard)
 
 
-def _make_request(
+def make_request(
     methods: list[str], ipcs: list[str] | None, fields: dict[str, Any], settings: list[str] | None, **options: Any
 ) -> RunRequest:
     """Build the request of a run from its options.
@@ -202,16 +214,25 @@ def _default_methods(command: str) -> list[str]:
 
 
 def _start(
-    request: RunRequest, arguments: Mapping[str, Any], *, dry_run: bool, as_json: bool, per_class: bool = False
+    request: RunRequest,
+    arguments: Mapping[str, Any],
+    *,
+    dry_run: bool,
+    as_json: bool,
+    per_class: bool = False,
+    tensorboard: bool = False,
 ) -> None:
     """Start a run with these arguments of `start_run` and print its results, or only print its plan."""
     from condenset.pipeline.preview import preview_run
     from condenset.pipeline.run import start_run
+    from condenset.runs.curves import check_tensorboard
 
     if dry_run:
         print_preview(preview_run(request, **arguments), as_json)
     else:
-        session = functools.partial(run_session, per_class=per_class, as_json=as_json)
+        if tensorboard:
+            check_tensorboard()
+        session = functools.partial(run_session, per_class=per_class, as_json=as_json, tensorboard=tensorboard)
         print_run(start_run(request, session=session, **arguments), as_json, per_class=per_class)
 
 
@@ -226,6 +247,7 @@ def run_session(
     dataset: str | None = None,
     per_class: bool = False,
     as_json: bool = False,
+    tensorboard: bool = False,
 ) -> Iterator[None]:
     """Announce a run, show its progress and stop it on a signal.
 
@@ -236,6 +258,7 @@ def run_session(
         dataset: The path of the dataset now, if it has moved.
         per_class: The run prints the accuracy of each class.
         as_json: The run prints JSON.
+        tensorboard: Write curves for TensorBoard.
     """
     from condenset.data.ipc import format_ipc
     from condenset.pipeline.preview import advise_size
@@ -249,7 +272,8 @@ def run_session(
     print_line(_describe_images(splits, has_test=plan.protocol is not None), stderr=True)
     if advise and (advice := advise_size(plan, splits.train)):
         print_line(advice, stderr=True)
-    with in_terminal(run, hint or resume_hint(run.directory, per_class=per_class, json=as_json)):
+    hint = hint or resume_hint(run.directory, per_class=per_class, json=as_json)
+    with in_terminal(run, hint, tensorboard=tensorboard):
         yield
 
 

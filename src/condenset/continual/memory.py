@@ -16,8 +16,9 @@ from condenset import augment
 from condenset.continual.contents import MemoryContents
 from condenset.continual.steps import ImageFormat, choose_format, read_step
 from condenset.continual.training import train_classifier
+from condenset.data.class_selection import select_classes
 from condenset.data.condensed_set import CondensedSet
-from condenset.data.image_data import ImageData, check_channel_stats, select_classes
+from condenset.data.image_data import ImageData, check_channel_stats
 from condenset.engine import ComputeDevice, rng
 from condenset.engine.defaults import torch_defaults
 from condenset.errors import UserError, check, check_choice, check_int

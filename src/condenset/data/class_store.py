@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -12,21 +14,31 @@ from condenset.engine.rng import sample_without_replacement
 from condenset.kernels import augment as augment_kernel
 
 
+class ImageBatch(NamedTuple):
+    """Images on the device, and which of them form a batch."""
+
+    images_NCHW: Tensor  # uint8
+    indices: Tensor  # of any shape, into the images
+
+
 class ClassStore:
     """The images of a dataset as uint8 in class order on one device. Batches are normalised when they are taken."""
 
     def __init__(self, data: ImageData, device: torch.device) -> None:
-        order = torch.argsort(data.labels, stable=True)
-        is_sorted = bool((order == torch.arange(len(order))).all())  # then no copy is needed
-        self.images_NCHW = (data.images if is_sorted else data.images[order]).to(device).contiguous()
+        self.image_shape = tuple(data.images.shape[1:])
         counts = torch.tensor(data.class_counts)
         self.counts = counts.to(device)
         self.offsets = (torch.cumsum(counts, 0) - counts).to(device)
-        self.max_count = max(data.class_counts)
+        self.max_count = data.largest_class
         self.labels_N = torch.repeat_interleave(torch.arange(len(counts)), counts).to(device)
         self._stream_ids_K = torch.tensor(data.class_stream_ids, device=device) if data.class_stream_ids else None
         mean, std = (torch.tensor(v, device=device) for v in (data.mean, data.std))
         self._scale_C, self._shift_C = 1 / (255 * std), -mean / std
+        self._store_images(data, device)
+
+    def _store_images(self, data: ImageData, device: torch.device) -> None:
+        order = class_order(data.labels)
+        self.images_NCHW = (data.images if order is None else data.images[order]).to(device).contiguous()
 
     def stream_ids(self, classes_K: Tensor) -> Tensor:
         """Return (K,) ids of the random streams of these classes."""
@@ -55,14 +67,31 @@ class ClassStore:
         total, stream = len(self.labels_N), torch.zeros(1, dtype=torch.int64, device=self.counts.device)
         return sample_without_replacement(key, step, stream, stream + total, total, min(num, total))[0]
 
+    def batch(self, indices: Tensor) -> ImageBatch:
+        """Return the images at these indices of the dataset in class order."""
+        return ImageBatch(self.images_NCHW, indices)
+
     def take_normalized(self, indices: Tensor) -> Tensor:
         """Return the images at these indices as float32, normalised."""
-        return self.images_NCHW[indices].float() * self._scale_C[:, None, None] + self._shift_C[:, None, None]
+        return self.normalize(self.batch(indices))
 
     def take_augmented(self, indices_KB: Tensor, transform: Transform, dtype: torch.dtype) -> Tensor:
         """Return (K, B, C, H, W) images at these indices, normalised, with one augmentation per class."""
-        if kernels.available(self.images_NCHW):
-            return augment_kernel.take_augmented(
-                self.images_NCHW, indices_KB, transform, self._scale_C, self._shift_C, dtype
-            )
-        return augment.apply(transform, self.take_normalized(indices_KB), dtype)
+        return self.augment(self.batch(indices_KB), transform, dtype)
+
+    def normalize(self, batch: ImageBatch) -> Tensor:
+        """Return the images of a batch as float32, normalised."""
+        pixels = batch.images_NCHW[batch.indices].float()
+        return pixels * self._scale_C[:, None, None] + self._shift_C[:, None, None]
+
+    def augment(self, batch: ImageBatch, transform: Transform, dtype: torch.dtype) -> Tensor:
+        """Return the (K, B, C, H, W) images of a batch, normalised, with one augmentation per class."""
+        if kernels.available(batch.images_NCHW):
+            return augment_kernel.take_augmented(*batch, transform, self._scale_C, self._shift_C, dtype)
+        return augment.apply(transform, self.normalize(batch), dtype)
+
+
+def class_order(labels_N: Tensor) -> Tensor | None:
+    """Return the order that sorts images by class; None if they are sorted already."""
+    is_sorted = bool((labels_N[1:] >= labels_N[:-1]).all())
+    return None if is_sorted else torch.argsort(labels_N, stable=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import hashlib
 import math
@@ -16,7 +15,22 @@ from torch.utils.data import Dataset
 
 from condenset.augment import DEFAULT_STRATEGY
 from condenset.data.transform import augment_inputs, normalize, normalize_pixels, to_unit_range
-from condenset.errors import UserError, check, check_type, format_names, option
+from condenset.errors import UserError, check, check_type, option
+
+
+@dataclass(frozen=True, kw_only=True)
+class WholeDataset:
+    """The dataset that consecutive classes were taken from.
+
+    Attributes:
+        class_names: The names of all classes.
+        class_counts: The number of images of each class.
+        first_class: The number of the first class that was taken.
+    """
+
+    class_names: tuple[str, ...]
+    class_counts: tuple[int, ...]
+    first_class: int
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -38,6 +52,9 @@ class ImageData(Dataset[tuple[Tensor, Tensor]]):
         stored_fingerprint: The fingerprint, if it was computed before.
         class_stream_ids: The id of each class's random stream; empty for 0..K-1. Two datasets in which a class has the
             same id use the same random numbers for it.
+        file: The .npy file that the images are mapped from, or the images that these were selected from. Empty: the
+            images are in memory.
+        whole: The dataset that these classes were taken from by `take_classes`. None: this is a whole dataset.
 
     Raises:
         UserError: The images or labels have a wrong shape, dtype or value.
@@ -66,6 +83,8 @@ class ImageData(Dataset[tuple[Tensor, Tensor]]):
     allow_hflip: bool = True
     stored_fingerprint: str = ""
     class_stream_ids: tuple[int, ...] = ()
+    file: str = ""
+    whole: WholeDataset | None = None
 
     def __post_init__(self) -> None:
         check_dense("images", self.images)
@@ -111,6 +130,21 @@ class ImageData(Dataset[tuple[Tensor, Tensor]]):
     def class_counts(self) -> tuple[int, ...]:
         """Number of images per class."""
         return tuple(torch.bincount(self.labels, minlength=self.num_classes).tolist())
+
+    @property
+    def all_class_names(self) -> tuple[str, ...]:
+        """The classes that networks distinguish: those of the whole dataset."""
+        return self.whole.class_names if self.whole else self.class_names
+
+    @property
+    def first_class(self) -> int:
+        """The number of the first class in the whole dataset."""
+        return self.whole.first_class if self.whole else 0
+
+    @property
+    def largest_class(self) -> int:
+        """The number of images of the largest class of the whole dataset."""
+        return max(self.whole.class_counts if self.whole else self.class_counts)
 
     @functools.cached_property
     def fingerprint(self) -> str:
@@ -178,24 +212,6 @@ def check_test_differs(splits: Splits) -> None:
 
 def _test_hint() -> str:
     return f"load the dataset with {option('test', 'PATH')} or {option('test_share', 0.2)}"
-
-
-def select_classes(data: ImageData, names: Sequence[str]) -> ImageData:
-    """Return the images of the classes `names`, labelled by their position in `names`."""
-    label_of = {name: label for label, name in enumerate(names)}
-    labels = torch.tensor([label_of.get(name, -1) for name in data.class_names])[data.labels]
-    selected = labels >= 0
-    if not bool(selected.any()):
-        raise UserError(f"{data.name} has no images of the classes {format_names(names, 3)}")
-    all_selected = bool(selected.all())
-    return dataclasses.replace(
-        data,
-        images=data.images if all_selected else data.images[selected],
-        labels=labels if all_selected else labels[selected],
-        class_names=tuple(names),
-        stored_fingerprint=data.stored_fingerprint if tuple(names) == data.class_names else "",
-        class_stream_ids=(),
-    )
 
 
 def check_dense(name: str, tensor: object) -> None:

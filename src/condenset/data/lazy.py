@@ -196,17 +196,17 @@ def images_per_block(shape: Sequence[int]) -> int:
 
 
 def iter_blocks(
-    split: LazySplit, description: str, out: Pixels | None = None, *, verbose: bool = True
+    split: LazySplit, description: str, out: Pixels | None = None, *, start: int = 0, verbose: bool = True
 ) -> Iterator[Pixels]:
-    """Yield the pixels of a split in order, block by block: views of `out`, or of one reused buffer."""
+    """Yield the pixels of a split from image `start` on, block by block: views of `out`, or of one reused buffer."""
     num_images, block_size = split.shape[0], images_per_block(split.shape)
     buffer = np.empty((min(block_size, num_images), *split.shape[1:]), np.uint8) if out is None else out
-    with show_progress(description, num_images, verbose=verbose) as advance:
-        for start in range(0, num_images, block_size):
-            stop = min(start + block_size, num_images)
-            block = buffer[: stop - start] if out is None else out[start:stop]
-            split.fill(block, np.arange(start, stop))
-            advance(stop - start)
+    with show_progress(description, num_images, start, verbose=verbose) as advance:
+        for first in range(start, num_images, block_size):
+            stop = min(first + block_size, num_images)
+            block = buffer[: stop - first] if out is None else out[first:stop]
+            split.fill(block, np.arange(first, stop))
+            advance(stop - first)
             yield block
 
 

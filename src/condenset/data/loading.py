@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
-import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Unpack
 
 from condenset.config import make_config
-from condenset.data.folders.image_decoding import UnreadableImageError
-from condenset.data.folders.image_files import unreadable_error
+from condenset.data.file_scan import use_scan_settings
 from condenset.data.hold_out import TEST_SHARE
 from condenset.data.image_data import ImageData, Splits, check_test_differs
+from condenset.data.importing import write_import
 from condenset.data.lazy import LazyDataset, read_split, read_splits
-from condenset.data.memmap import check_import_name, memmap_directory, to_lazy_dataset, write_memmap
+from condenset.data.memmap import check_import_name, memmap_directory, to_lazy_dataset
 from condenset.data.opening import (
     absolute_dataset_path,
     check_size,
@@ -84,10 +85,11 @@ def load_splits(
         needs_test: If there is no test split, hold out the share `TEST_SHARE` of every class.
     """
     directory = data_directory(data_dir)
-    dataset, name = open_dataset(name_or_path, directory, options, download=download, verbose=verbose)
-    if needs_test and dataset.test is None and options.test is None and options.test_share is None:
-        options = dataclasses.replace(options, test_share=TEST_SHARE)
-    dataset = choose_test(dataset, name, options, directory, verbose=verbose)
+    with use_scan_settings(verbose=verbose):
+        dataset, name = open_dataset(name_or_path, directory, options, download=download, verbose=verbose)
+        if needs_test and dataset.test is None and options.test is None and options.test_share is None:
+            options = dataclasses.replace(options, test_share=TEST_SHARE)
+        dataset = choose_test(dataset, name, options, directory, verbose=verbose)
     splits = dataset if isinstance(dataset, Splits) else read_splits(dataset, name, verbose=verbose)
     splits = _record_origin(splits, make_origin(name_or_path, data_dir, options))
     check_test_differs(splits)
@@ -116,8 +118,9 @@ def load_test_images(
 ) -> ImageData:
     """Load the images to test on: the test split of a dataset if it has one, else all of its images."""
     directory, options = data_directory(data_dir), options or LoadOptions()
-    dataset, name = open_dataset(name_or_path, directory, options, verbose=verbose)
-    dataset = choose_test(dataset, name, options, directory, verbose=verbose)
+    with use_scan_settings(verbose=verbose):
+        dataset, name = open_dataset(name_or_path, directory, options, verbose=verbose)
+        dataset = choose_test(dataset, name, options, directory, verbose=verbose)
     if isinstance(dataset, Splits):
         data = dataset.test or dataset.train
     else:
@@ -142,7 +145,8 @@ def import_dataset(
         source: A name or path that `load` accepts, or splits.
         name: The name to load it by.
         data_dir: The directory of datasets, as for `load`.
-        overwrite: Replace an imported dataset of this name.
+        overwrite: Replace an imported dataset of this name. Without it, a stopped or killed import of image files
+            continues if it is called again with the same arguments.
         allow_hflip: Allow horizontal flips; by default as in the source.
         verbose: Show progress.
         **options: Fields of `LoadOptions`, as for `load`.
@@ -166,30 +170,36 @@ def import_dataset(
         source = text if isinstance(source, str) else Path(text)
     if load_options.test is not None:
         load_options = dataclasses.replace(load_options, test=absolute_path(load_options.test))
-    try:
-        dataset = _open_import(source, name, directory, load_options, verbose=verbose)
-        if allow_hflip is not None:
-            dataset = dataclasses.replace(dataset, allow_hflip=allow_hflip)
-        write_memmap(dataset, target, overwrite=overwrite, verbose=verbose)
-    except UnreadableImageError as error:  # search for others only now, because decoding every file takes time
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the first attempt has shown the others
-            skip_bad = dataclasses.replace(load_options, skip_bad=True)
-            scan = _open_import(source, name, directory, skip_bad, verbose=verbose).scan
-        raise (unreadable_error(scan.unreadable) if len(scan.unreadable) > 1 else error) from None
+    fields = load_options.changed_fields()
+    text = "" if isinstance(source, Splits) else os.fspath(source)
+    write_import(
+        functools.partial(_open_import, source, name, directory, load_options, allow_hflip, verbose),
+        target,
+        arguments={"source": text, "flip": allow_hflip, **{key: fields[key] for key in fields if key != "skip_bad"}},
+        skip_bad=load_options.skip_bad,
+        overwrite=overwrite,
+        verbose=verbose,
+    )
     return target
 
 
 def _open_import(
-    source: PathLike | Splits, name: str, data_dir: Path, options: LoadOptions, *, verbose: bool
+    source: PathLike | Splits,
+    name: str,
+    data_dir: Path,
+    options: LoadOptions,
+    allow_hflip: bool | None,
+    verbose: bool,
+    unreadable: Mapping[str, str],
 ) -> LazyDataset:
-    """Open the dataset to import, with the test split that the options ask for."""
+    """Open the dataset to import without its unreadable files, with the test split that the options ask for."""
     opened: LazyDataset | Splits
-    if isinstance(source, Splits):
-        opened = source
-        check_size(opened, name, options.size)
-    else:
-        opened, _ = open_dataset(source, data_dir, options, complete=True, verbose=verbose)
-    dataset = choose_lazy_test(to_lazy_dataset(opened), name, options, data_dir)
+    with use_scan_settings(verbose=verbose, for_import=True, unreadable=unreadable):
+        if isinstance(source, Splits):
+            opened = source
+            check_size(opened, name, options.size)
+        else:
+            opened, _ = open_dataset(source, data_dir, options, complete=True, verbose=verbose)
+        dataset = choose_lazy_test(to_lazy_dataset(opened), name, options, data_dir)
     warn_about_unused(options, dataset, name)
-    return dataset
+    return dataset if allow_hflip is None else dataclasses.replace(dataset, allow_hflip=allow_hflip)

@@ -8,7 +8,6 @@ import json
 import math
 import os
 import re
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +15,19 @@ import numpy as np
 import torch
 
 from condenset.data.image_data import ImageData, Splits, check_channel_stats, check_test_differs
-from condenset.data.lazy import Labels, LazyDataset, LazySplit, PixelStats, iter_blocks, make_lazy_split
+from condenset.data.import_journal import remove_dead_imports
+from condenset.data.lazy import Labels, LazyDataset, LazySplit, PixelStats, make_lazy_split
+from condenset.data.mapped_file import to_tensor
 from condenset.data.npy_files import read_npy_header
 from condenset.data.sources import find_registered_name
 from condenset.errors import UserError, check, check_type, format_error
-from condenset.io.directories import atomic_directory, clean_up_directories, sync_directory, wrap_os_errors
+from condenset.io.directories import clean_up_directories, sync_directory
 from condenset.io.files import open_file, write_file
 from condenset.io.metadata import read_json
 
 MEMMAP_FORMAT = 1  # version of the file format
 METADATA_FILE = "meta.json"
+BAD_IMAGES = "bad-images.txt"  # the files that an import left out, with the reason
 SPLITS = ("train", "test")
 
 
@@ -46,6 +48,7 @@ def _imports_directory(data_dir: Path) -> Path:
     """Return the directory of all imported datasets, after cleaning up what a killed import left."""
     parent = data_dir / "imported"
     clean_up_directories(parent)
+    remove_dead_imports(parent)
     return parent
 
 
@@ -59,7 +62,8 @@ def check_import_name(name: object) -> None:
     check_type(name, str, "a name must be text")
     assert isinstance(name, str)
     is_valid = re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name) is not None
-    check(is_valid, "a name must consist of letters, digits, '.', '_' and '-', and begin with a letter or digit", name)
+    rule = "a name must consist of at most 100 letters, digits, '.', '_' and '-', and begin with a letter or digit"
+    check(is_valid, rule, name)
     check(find_registered_name(name) is None, "a name must not be that of a registered dataset", name)
 
 
@@ -85,53 +89,39 @@ def _to_lazy_split(data: ImageData) -> LazySplit:
     return make_lazy_split(data.images.numpy(), data.labels.numpy())
 
 
-def write_memmap(dataset: LazyDataset, target: Path, *, overwrite: bool, verbose: bool = True) -> None:
-    """Write a dataset to the directory `target`, completely or not at all, block by block."""
-    with atomic_directory(target, overwrite=overwrite) as workspace, wrap_os_errors(target):
-        directory = workspace / target.name
-        directory.mkdir()
-        description = f"importing {target.name}"
-        stats = _write_images(dataset.train, directory / "train-images.npy", description, verbose)
-        if dataset.test is not None:
-            _write_images(dataset.test, directory / "test-images.npy", f"{description} (test)", verbose)
-        mean, std = stats.result()
-        metadata = {
-            "format": MEMMAP_FORMAT,
-            "name": target.name,
-            "source": dataset.source,
-            "class_names": list(dataset.class_names),
-            "mean": list(dataset.mean or mean),
-            "std": list(dataset.std or std),
-            "allow_hflip": dataset.allow_hflip,
-        }
-        for name, split in dataset.splits.items():
-            buffer = io.BytesIO()
-            np.save(buffer, split.labels)
-            write_file(directory / f"{name}-labels.npy", buffer.getvalue())
-            metadata[name] = {"count": split.shape[0], "fingerprint": ""}
-        try:
-            splits = {name: _read_split(directory, name, metadata) for name in dataset.splits}
-        except UserError as error:
-            raise UserError(str(error).replace(str(directory), str(target))) from None
-        check_test_differs(Splits(**splits))
-        for name, data in splits.items():
-            metadata[name] = {"count": len(data), "fingerprint": data.fingerprint}
-        write_file(directory / METADATA_FILE, json.dumps(metadata, indent=1).encode())
-        sync_directory(directory)
+def write_memmap_metadata(dataset: LazyDataset, directory: Path, target: Path, stats: PixelStats) -> None:
+    """Complete a dataset whose images are written: write the labels and the metadata, and check all files.
 
-
-def _write_images(split: LazySplit, path: Path, description: str, verbose: bool) -> PixelStats:
-    """Write a .npy file block by block. Writing through a memory map would kill the process if the disk is full."""
-    stats = PixelStats(split.shape[1])
-    with path.open("wb") as file:
-        header = {"descr": "|u1", "fortran_order": False, "shape": split.shape}
-        np.lib.format.write_array_header_1_0(file, header)
-        for block in iter_blocks(split, description, verbose=verbose):
-            stats.add(block)
-            file.write(block.data)
-        file.flush()
-        os.fsync(file.fileno())
-    return stats
+    Args:
+        dataset: The dataset.
+        directory: Where its images are.
+        target: The directory that it becomes, for its name and for error messages.
+        stats: The pixels of the training images.
+    """
+    mean, std = stats.result()
+    metadata = {
+        "format": MEMMAP_FORMAT,
+        "name": target.name,
+        "source": dataset.source,
+        "class_names": list(dataset.class_names),
+        "mean": list(dataset.mean or mean),
+        "std": list(dataset.std or std),
+        "allow_hflip": dataset.allow_hflip,
+    }
+    for name, split in dataset.splits.items():
+        buffer = io.BytesIO()
+        np.save(buffer, split.labels)
+        write_file(directory / f"{name}-labels.npy", buffer.getvalue())
+        metadata[name] = {"count": split.shape[0], "fingerprint": ""}
+    try:
+        splits = {name: _read_split(directory, name, metadata) for name in dataset.splits}
+    except UserError as error:
+        raise UserError(str(error).replace(str(directory), str(target))) from None
+    check_test_differs(Splits(**splits))
+    for name, data in splits.items():
+        metadata[name] = {"count": len(data), "fingerprint": data.fingerprint}
+    write_file(directory / METADATA_FILE, json.dumps(metadata, indent=1).encode())
+    sync_directory(directory)
 
 
 def read_memmap(directory: Path) -> Splits:
@@ -187,6 +177,7 @@ def _read_split(directory: Path, name: str, metadata: dict[str, Any]) -> ImageDa
             source=metadata["source"],
             allow_hflip=metadata["allow_hflip"],
             stored_fingerprint=metadata[name]["fingerprint"],
+            file=str(path),
         )
     except UserError as error:
         raise UserError(f"{directory}: {error}") from None
@@ -219,9 +210,24 @@ def map_npy(path: Path, dtype: np.dtype[Any], dims: int) -> torch.Tensor:
                 array = np.memmap(file, dtype, "r", offset, shape)
         except (OSError, ValueError) as error:
             raise UserError(f"cannot read {path}: {format_error(error)}") from None
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        return torch.from_numpy(array)
+    return to_tensor(array)
+
+
+def map_images(file: Path, fingerprint: str) -> torch.Tensor | None:
+    """Return the memory-mapped images of a file, or None if it does not exist or has other images.
+
+    Args:
+        file: The .npy file of a split of a memory-mapped dataset.
+        fingerprint: The fingerprint of the images.
+    """
+    split, path = file.name.removesuffix("-images.npy"), file.parent / METADATA_FILE
+    if not (file.is_file() and path.is_file()):
+        return None
+    metadata = read_json(path, "the metadata of an imported dataset")
+    stored = metadata.get(split) if isinstance(metadata, dict) else None
+    if not isinstance(stored, dict) or stored.get("fingerprint") != fingerprint:
+        return None
+    return map_npy(file, np.dtype(np.uint8), 4)
 
 
 def verify_memmap(splits: Splits) -> None:

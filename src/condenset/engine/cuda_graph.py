@@ -36,6 +36,20 @@ def supports_graphs(device: torch.device) -> bool:
     return device.type == "cuda"
 
 
+def try_step(step: Callable[[], None], state: Sequence[Tensor], compute: ComputeDevice) -> None:
+    """Run a step that is not captured once on CUDA and restore the state; without custom kernels if they fail."""
+    if not supports_graphs(compute.device):
+        return
+    initial = [tensor.clone() for tensor in state]
+
+    def restore() -> None:
+        for tensor, value in zip(state, initial, strict=True):
+            tensor.copy_(value)
+
+    _first_step(step, state, restore)
+    restore()
+
+
 def _capture(step: Callable[[], None], state: Sequence[Tensor], device: torch.device) -> Callable[[], None]:
     """Warm up and capture a step; if it cannot be captured, warn and return the step itself."""
     initial = [tensor.clone() for tensor in state]

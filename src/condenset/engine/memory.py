@@ -9,6 +9,7 @@ import os
 import warnings
 from collections.abc import Collection
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -33,14 +34,26 @@ STATE_COPIES = 4  # images and velocity, and both again while a graph is capture
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """Bytes that a matching run needs: always, and per class that passes through the network at once."""
+    """Bytes that a matching run needs.
+
+    Attributes:
+        fixed_bytes: Bytes that it always needs.
+        bytes_per_class: Bytes per class that passes through the network at once.
+        buffer_bytes: Bytes per class of images that are read ahead. 0: the images are in memory.
+    """
 
     fixed_bytes: int
     bytes_per_class: int
+    buffer_bytes: int = 0
+
+    @property
+    def is_streamed(self) -> bool:
+        """Whether the images stay on disk and batches are read ahead."""
+        return self.buffer_bytes > 0
 
     def total(self, num_classes: int) -> int:
         """Return the peak bytes when `num_classes` classes pass through the network at once."""
-        return self.fixed_bytes + num_classes * self.bytes_per_class
+        return self.fixed_bytes + num_classes * (self.bytes_per_class + self.buffer_bytes)
 
 
 class _LayerSize(NamedTuple):
@@ -101,9 +114,10 @@ def num_classes_that_fit(estimate: MemoryEstimate, compute: ComputeDevice, memor
             f"{format_bytes(memory_limit)}: processing one class at a time",
             stacklevel=2,
         )
-    target = _target_bytes(compute)
-    usable = target if memory_limit is None else min(target, memory_limit - estimate.fixed_bytes)
-    return max(1, usable // estimate.bytes_per_class)
+    num = _target_bytes(compute) // estimate.bytes_per_class  # the same for images in memory and on disk
+    if memory_limit is not None:
+        num = min(num, (memory_limit - estimate.fixed_bytes) // (estimate.bytes_per_class + estimate.buffer_bytes))
+    return max(1, num)
 
 
 def default_memory_limit(compute: ComputeDevice, memory_limit: int | None) -> int | None:
@@ -179,12 +193,23 @@ def _weight_bytes(network: nn.Module, compute: ComputeDevice) -> int:
 
 
 def _total_memory(compute: ComputeDevice) -> int | None:
-    """Return the bytes of memory of a device; None if the platform does not tell."""
+    """Return the bytes of memory of a device; None if it is unknown."""
     if compute.device.type == "cuda":
         return torch.cuda.mem_get_info(compute.device)[1]
     with contextlib.suppress(AttributeError, ValueError, OSError):  # not on Windows
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return None
+
+
+def available_memory(compute: ComputeDevice) -> int | None:
+    """Return the bytes of memory of a device that are free or can be freed; None if it is unknown."""
+    if compute.device.type == "cuda":
+        reusable = torch.cuda.memory_reserved(compute.device) - torch.cuda.memory_allocated(compute.device)
+        return torch.cuda.mem_get_info(compute.device)[0] + reusable
+    with contextlib.suppress(OSError, StopIteration):  # Linux
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return 1024 * int(next(line.split()[1] for line in lines if line.startswith("MemAvailable:")))
+    return _total_memory(compute)
 
 
 def _target_bytes(compute: ComputeDevice) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 from condenset import __version__
 from condenset.config import MAX_NETWORKS, field_names, make_config
 from condenset.data.options import LoadOptions
+from condenset.engine.options import EngineOptions
 from condenset.engine.threads import check_threads
 from condenset.errors import UserError, check, check_choice, check_int, use_flags
 from condenset.experiments.registry import get_experiment, make_request
@@ -39,6 +40,7 @@ class ExperimentConfig:
         memory_limit: Bytes. None: what the device has.
         data_dir: Directory of the datasets. None: the default.
         load_options: How the dataset is read. Its fields are keys of experiment.toml.
+        engine_options: Where the experiment is computed. Its fields are keys of experiment.toml.
         fingerprint: Fingerprint of the training images. Empty: unknown.
         test_fingerprint: Fingerprint of the test images. Empty: unknown.
         methods: Methods and baselines to compare. Empty: those of the experiment.
@@ -62,6 +64,7 @@ class ExperimentConfig:
     memory_limit: int | None = None
     data_dir: str | None = None
     load_options: LoadOptions = dataclasses.field(default_factory=LoadOptions)
+    engine_options: EngineOptions = dataclasses.field(default_factory=EngineOptions)
     fingerprint: str = ""
     test_fingerprint: str = ""
     methods: tuple[str, ...] = ()
@@ -81,7 +84,7 @@ class ExperimentConfig:
             value = getattr(self, field.name)
             if field.name in LIST_FIELDS:
                 object.__setattr__(self, field.name, _check_list(field.name, value))
-            elif field.name != "load_options":
+            elif field.name not in ("load_options", "engine_options"):
                 _check_scalar(field, value)
 
     @property
@@ -124,8 +127,9 @@ def config_to_toml(config: ExperimentConfig) -> str:
     """Return the content of experiment.toml."""
     header = f"# condenset {__version__}: 'condenset resume' with the directory of this file continues the experiment"
     fields = dataclasses.asdict(config)
-    del fields["load_options"]
-    return "\n".join([header, *format_toml(fields | config.load_options.changed_fields())]) + "\n"
+    del fields["load_options"], fields["engine_options"]
+    options = config.engine_options.changed_fields() | config.load_options.changed_fields()
+    return "\n".join([header, *format_toml(fields | options)]) + "\n"
 
 
 @use_flags(None)  # errors name fields as the file does
@@ -139,9 +143,12 @@ def read_config(path: Path) -> ExperimentConfig:
     missing = [name for name in ("experiment", "dataset", "scale") if name not in fields]
     if missing:
         raise UserError(f"{path} is not an experiment of condenset: it has no {', '.join(missing)}")
-    load_fields = {name: fields.pop(name) for name in field_names(LoadOptions) & fields.keys()}
+    load_fields, engine_fields = (
+        {name: fields.pop(name) for name in field_names(options) & fields.keys()}
+        for options in (LoadOptions, EngineOptions)
+    )
     try:
-        options = LoadOptions(**load_fields)
-        return make_config(ExperimentConfig, "a setting of an experiment", {**fields, "load_options": options})
+        fields |= {"load_options": LoadOptions(**load_fields), "engine_options": EngineOptions(**engine_fields)}
+        return make_config(ExperimentConfig, "a setting of an experiment", fields)
     except UserError as error:
         raise UserError(f"{path}: {error}") from None

@@ -21,7 +21,7 @@ from condenset.io.directories import wrap_os_errors
 from condenset.io.files import write_file
 from condenset.methods import METHODS, Recipe
 from condenset.methods.common import images_per_class
-from condenset.pipeline.execute import load_or_condense
+from condenset.pipeline.condensing import load_or_condense
 from condenset.pipeline.plan import WHOLE
 from condenset.pipeline.request import RunRequest
 from condenset.pipeline.results import SCORE_FIELDS, Record, condense_cost
@@ -146,7 +146,8 @@ class ExperimentContext:
     def _part_number(self, name: str) -> int:
         return self._part_numbers.setdefault(name, len(self._part_numbers) + 1)
 
-    def _set_path(self, name: str) -> Path:
+    def set_path(self, name: str) -> Path:
+        """Return the file of the set of a part."""
         return self.part_directory(name) / "condensed.safetensors"
 
     @contextlib.contextmanager
@@ -226,8 +227,8 @@ class ExperimentContext:
         """
         with self.part(name) as run:
             run.snapshots = frozenset(snapshots)
-            other_paths = {self._set_path(other): other_recipe for other, other_recipe in others.items()}
-            return load_or_condense(self._set_path(name), method, recipe, data or self.splits.train, run, other_paths)
+            other_paths = {self.set_path(other): other_recipe for other, other_recipe in others.items()}
+            return load_or_condense(self.set_path(name), method, recipe, data or self.splits.train, run, other_paths)
 
     def load_snapshot(self, name: str, step: int) -> CondensedSet:
         """Return the set of a part after `step` iterations."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from condenset.continual.memory import Memory
-from condenset.data.image_data import select_classes
+from condenset.data.class_selection import select_classes
 from condenset.engine import rng
 from condenset.experiments.context import ExperimentContext
 from condenset.experiments.types import ExperimentResult, Table, summarize_accuracies

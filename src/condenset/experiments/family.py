@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 
 from condenset.experiments.context import ExperimentContext
+from condenset.experiments.engine_sets import condense_pairs
 from condenset.experiments.types import ExperimentResult, Table
 from condenset.pipeline.results import Record, condense_cost
 from condenset.report.charts import draw_bars
@@ -19,7 +20,7 @@ def run_family(context: ExperimentContext) -> ExperimentResult:
     protocols = (requested,) if requested else tuple(PROTOCOLS)
     pairs = [(method, ipc) for ipc in ipcs for method in context.methods]
     context.num_parts = len(pairs) * (1 + len(protocols)) * context.num_sets
-    context.condense_pairs(pairs)
+    condense_pairs(context, pairs)
     records = {
         (method, ipc, protocol): context.repeat(functools.partial(_measure, context, method, ipc, protocol))
         for method, ipc in pairs

@@ -16,7 +16,7 @@ from condenset.data.image_data import Splits
 from condenset.data.loading import load_splits
 from condenset.data.opening import absolute_dataset_path
 from condenset.engine.device import ComputeDevice
-from condenset.engine.threads import use_threads
+from condenset.engine.options import EngineOptions
 from condenset.errors import UserError
 from condenset.experiments.config import ExperimentConfig, config_to_toml, read_config
 from condenset.experiments.registry import get_experiment
@@ -37,6 +37,7 @@ from condenset.runs.directory import (
     reopen_run_directory,
 )
 from condenset.runs.identity import RunIdentity, create_run
+from condenset.runs.tasks import open_run_engine
 
 EXPERIMENT = "experiment.toml"
 
@@ -106,6 +107,7 @@ def plan_experiment(
     device: str | None = None,
     precision: str | None = None,
     load_fields: Mapping[str, Any] = MappingProxyType({}),
+    engine_fields: Mapping[str, Any] = MappingProxyType({}),
     **fields: Any,
 ) -> tuple[ExperimentConfig, Splits]:
     """Load the dataset of an experiment, and return its settings and the images. Nothing is written.
@@ -120,10 +122,13 @@ def plan_experiment(
         device: Device to compute on. None: the best available.
         precision: Precision of the computation. None: the best available.
         load_fields: Fields of `LoadOptions`. If there is no test split, a share of every class is held out.
+        engine_fields: Fields of `EngineOptions`.
         fields: Other fields of `ExperimentConfig`.
     """
     experiment = get_experiment(name)
     check_output_directory(out, overwrite=overwrite)  # before the data are loaded, which can take long
+    engine_options = EngineOptions(**engine_fields)
+    engine_options.check_installed()
     compute = ComputeDevice.select(device, precision)
     absolute_data_dir = absolute_path(data_dir) if data_dir else None
     if dataset is None:
@@ -134,8 +139,9 @@ def plan_experiment(
         scale=scale,
         device=str(compute.device),
         precision=compute.precision,
-        threads=compute.threads,
+        threads=compute.threads and (engine_options.default_threads or compute.threads),
         data_dir=absolute_data_dir,
+        engine_options=engine_options,
         load_options=resolve_load_options(load_fields),
         **fields | {"settings": tuple(map(_absolute_pool, fields.get("settings", ())))},
     )
@@ -151,6 +157,7 @@ def resume_experiment(
     moved_to: str | None = None,
     test_moved_to: str | None = None,
     session: ExperimentSession = _no_session,
+    engine_fields: Mapping[str, Any] = MappingProxyType({}),
     **changes: Any,
 ) -> FinishedExperiment:
     """Continue an experiment. Finished parts are not repeated.
@@ -160,13 +167,16 @@ def resume_experiment(
         moved_to: Path of the dataset now, if it has moved.
         test_moved_to: Path of the test images now, if they were given by their own path and have moved.
         session: As in `start_experiment`.
+        engine_fields: Fields of `EngineOptions` that change.
         changes: Settings that may change: `device`, `memory_limit`, `data_dir`.
     """
     if (data_dir := changes.get("data_dir")) is not None:
         changes["data_dir"] = absolute_path(data_dir)
     with reopen_run_directory(directory, EXPERIMENT, read_config) as (stored, identity):
         get_experiment(stored.experiment)
-        config = dataclasses.replace(stored, **changes)
+        engine_options = stored.engine_options.override(**engine_fields)
+        engine_options.check_installed()
+        config = dataclasses.replace(stored, engine_options=engine_options, **changes)
         moved = relocate(config, directory, moved_to, test_moved_to)
         return _run(config, reload_data(config, moved, directory), identity, session)
 
@@ -183,7 +193,7 @@ def _run(
         identity=identity,
         memory_limit=config.memory_limit,
     )
-    with use_threads(compute.threads and config.threads), session(config, run):
+    with open_run_engine(config.engine_options, run, config.threads), session(config, run):
         result = run_experiment(
             config.experiment,
             splits,

@@ -11,6 +11,7 @@ import torch
 from condenset import networks
 from condenset.errors import check
 from condenset.experiments.context import ExperimentContext
+from condenset.experiments.engine_sets import condense_pairs
 from condenset.experiments.types import ExperimentResult, Table
 from condenset.pipeline.results import Record, condense_cost
 from condenset.report.charts import draw_bars, draw_curve, new_chart
@@ -48,7 +49,7 @@ def _score_pairs(
 ) -> tuple[dict[tuple[str, int], Record], Record]:
     """Score sets by (method, images per class), and the whole dataset."""
     context.num_parts = len(pairs) * context.num_sets + 1
-    context.condense_pairs(pairs)
+    condense_pairs(context, pairs)
     records = {(method, ipc): context.condense_and_score(f"{method}-{ipc}", method, ipc) for method, ipc in pairs}
     return records, context.score_whole()
 

@@ -16,6 +16,7 @@ from condenset.errors import UserError, check_path_encoding, format_error
 from condenset.io.locks import try_lock
 
 LEFTOVER_SECONDS = 24 * 3600  # where the system has no locks, a leftover may belong to a process for this long
+LOCK_ATTEMPTS, LOCK_SECONDS = 3, 0.02  # repeated attempts to lock a directory, and the time between them
 REPLACED = ".replaced"  # in a temporary directory: the directory that the new one replaces
 
 
@@ -77,6 +78,10 @@ def lock_directory(directory: Path) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         with wrap_os_errors(directory):
             has_lock = stack.enter_context(try_lock(directory))
+            for _ in range(LOCK_ATTEMPTS):  # `is_locked` may hold it for a moment
+                if has_lock is False:
+                    time.sleep(LOCK_SECONDS)
+                    has_lock = stack.enter_context(try_lock(directory))
         if has_lock is False:
             raise UserError(f"another process is using {directory}: wait until it ends, or stop it")
         check_no_links(directory)

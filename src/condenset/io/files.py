@@ -93,8 +93,11 @@ def _physical_memory() -> int:
     return min(size for size in sizes if size > 0)
 
 
-def write_file(path: str | os.PathLike[str], *parts: bytes | memoryview) -> None:
-    """Write the parts of a file completely or not at all: write to a temporary name, sync, rename."""
+def write_file(path: str | os.PathLike[str], *parts: bytes | memoryview, sync: bool = True) -> None:
+    """Write the parts of a file completely or not at all: write to a temporary name, sync, rename.
+
+    Without `sync`, which takes time, a power cut can lose the file.
+    """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
@@ -102,7 +105,8 @@ def write_file(path: str | os.PathLike[str], *parts: bytes | memoryview) -> None
         with os.fdopen(handle, "wb") as file:
             file.writelines(parts)
             file.flush()
-            os.fsync(file.fileno())
+            if sync:
+                os.fsync(file.fileno())
         umask = os.umask(0)
         os.umask(umask)
         os.chmod(temporary, 0o666 & ~umask)

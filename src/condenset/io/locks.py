@@ -9,6 +9,27 @@ from collections.abc import Iterator
 from pathlib import Path
 
 
+def is_locked(directory: Path) -> bool | None:
+    """Return whether a process holds the lock of a directory. None: the system has no such locks.
+
+    The test takes a shared lock for a moment, which `lock_directory` waits for.
+    """
+    if sys.platform == "win32":
+        return None
+    import fcntl
+
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return None
+    finally:
+        os.close(handle)
+    return False
+
+
 @contextlib.contextmanager
 def try_lock(directory: Path) -> Iterator[bool | None]:
     """Try to lock a directory for the duration of the block. The lock also ends with the process.

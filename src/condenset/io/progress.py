@@ -50,12 +50,15 @@ class ProgressBar(NullProgress):
         self.task: TaskID | None = None
         self.last_line = time.monotonic()
         self.has_warned = False  # about more than ten minutes remaining
+        self.remaining_seconds: float | None = None
+        self.baseline: tuple[float, float] | None = None  # steps and time at the first update
+        self.total: int | None = None
 
     def start(self, description: str, total: int | None, done: int = 0, *, unit: str = "") -> None:
         self.stop()
         self.description = escape_controls(f"{self.job_label} {description}".strip())  # it can contain a file name
         self.total, self.unit = total, unit
-        self.baseline: tuple[float, float] | None = None  # steps and time at the first update
+        self.baseline = self.remaining_seconds = None
         if ProgressBar._active is None:
             ProgressBar._active = self
             if self.is_terminal:
@@ -81,14 +84,15 @@ class ProgressBar(NullProgress):
         self.bar.start()
 
     def update(self, done: float, note: str = "") -> None:
-        if ProgressBar._active is not self:
-            return
         now = time.monotonic()
         # The first step also prepares kernels, so the rate is measured from its end.
         first_done, first_time = self.baseline = self.baseline or (done, now)
         seconds = now - first_time
         rate = (done - first_done) / seconds if seconds else 0.0
         remaining = (self.total - done) / rate if rate and self.total is not None else 0.0
+        self.remaining_seconds = remaining if rate else None
+        if ProgressBar._active is not self:
+            return
         remaining_text = f"about {format_duration(remaining)} remaining" if remaining > 0 else ""
         rate_text = self._format_rate(rate) if rate > 0 else ""
         if self.bar is not None and self.task is not None:
@@ -132,13 +136,14 @@ def make_progress(verbose: bool) -> NullProgress:
 
 @contextmanager
 def show_progress(
-    description: str, total: int | None = None, *, unit: str = "", verbose: bool = True
+    description: str, total: int | None = None, done: int = 0, *, unit: str = "", verbose: bool = True
 ) -> Iterator[Callable[[int], None]]:
     """Show the progress of a block, such as reading a file.
 
     Args:
         description: What the block does.
         total: The number of steps, if known.
+        done: The number of steps that are complete.
         unit: "B" for bytes.
         verbose: False shows nothing.
 
@@ -146,18 +151,23 @@ def show_progress(
         `advance(n)`, which counts n further steps.
     """
     progress = make_progress(verbose)
-    done = 0
 
     def advance(num: int) -> None:
         nonlocal done
         done += num
         progress.update(done)
 
-    progress.start(description, total, unit=unit)
+    progress.start(description, total, done, unit=unit)
     try:
         yield advance
     finally:
         progress.stop()
+
+
+def print_notice(line: str, *, verbose: bool = True) -> None:
+    """Print one line to stderr, unless `verbose` is False."""
+    if verbose and sys.stderr is not None:
+        print(escape_controls(line), file=sys.stderr, flush=True)
 
 
 def format_duration(seconds: float) -> str:

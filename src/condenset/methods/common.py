@@ -27,7 +27,8 @@ NUM_LOSSES = 1024  # losses stored on the device until the loop reads them
 
 def images_per_class(data: ImageData, recipe: Recipe) -> list[int]:
     """Return the number of images of each class in the set; raise if a class is too small and `allow_fewer` is off."""
-    ipcs = expand_ipc(recipe.ipc, data.num_classes)
+    first = data.first_class
+    ipcs = expand_ipc(recipe.ipc, len(data.all_class_names))[first : first + data.num_classes]
     classes = list(zip(data.class_counts, ipcs, data.class_names, strict=True))
     for count, _, name in classes:
         if count == 0:
@@ -41,6 +42,14 @@ def images_per_class(data: ImageData, recipe: Recipe) -> list[int]:
             f"give a smaller ipc, or {option('allow_fewer', True)} to use all{share}"
         )
     return [min(count, ipc) for count, ipc, _ in classes]
+
+
+def max_images_per_class(data: ImageData, recipe: Recipe) -> int:
+    """Return the largest number of images of a class in the set of the whole dataset."""
+    if data.whole is None:
+        return max(images_per_class(data, recipe))
+    counts = data.whole.class_counts
+    return max(min(count, ipc) for count, ipc in zip(counts, expand_ipc(recipe.ipc, len(counts)), strict=True))
 
 
 def _describe_small_classes(small: list[tuple[int, int, str]]) -> str:
@@ -89,7 +98,7 @@ def initial_images(store: ClassStore, init: str, seed: int, num: int) -> Tensor:
         noise_key, streams_K = rng.make_key(seed, "init noise", device=device), store.stream_ids(classes_K)
         noise_KNCHW = rng.normal(noise_key, 0, streams_K, images_KNCHW[0].numel()).view_as(images_KNCHW)
         return images_KNCHW + REPEAT_NOISE * noise_KNCHW * is_repeated_KN[:, :, None, None, None]
-    shape = (num, *store.images_NCHW.shape[1:])
+    shape = (num, *store.image_shape)
     return rng.normal(key, 0, store.stream_ids(classes_K), math.prod(shape)).view(-1, *shape)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from condenset.methods.gradient_chunks import classes_per_chunk
 from condenset.methods.gradient_matching import condense
 from condenset.methods.recipe import TINY_NETWORK, GradientMatchingRecipe, default_loops
 from condenset.methods.registry import Method
@@ -59,5 +60,6 @@ METHOD = Method(
     ipc_defaults=default_loops,
     tiny=TINY,
     small_iterations=small_iterations,
+    classes_per_chunk=classes_per_chunk,
     supports_snapshots=True,
 )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from condenset.methods.dc import TINY, digits_presets, small_iterations
+from condenset.methods.gradient_chunks import classes_per_chunk
 from condenset.methods.gradient_matching import condense
 from condenset.methods.recipe import GradientMatchingRecipe, default_loops
 from condenset.methods.registry import Method
@@ -36,5 +37,6 @@ METHOD = Method(
     ipc_defaults=default_loops,
     tiny=TINY,
     small_iterations=small_iterations,
+    classes_per_chunk=classes_per_chunk,
     supports_snapshots=True,
 )

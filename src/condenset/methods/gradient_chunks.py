@@ -11,8 +11,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from condenset.engine.memory import split_evenly
-from condenset.methods.common import mean_weights
+from condenset.data.image_data import ImageData
+from condenset.engine.device import ComputeDevice
+from condenset.engine.memory import estimate_memory, num_classes_that_fit, split_evenly
+from condenset.methods.common import images_per_class, mean_weights
+from condenset.methods.recipe import GradientMatchingRecipe
+from condenset.methods.samplers import build_on_meta
 
 
 class Chunk(NamedTuple):
@@ -23,6 +27,28 @@ class Chunk(NamedTuple):
     index_KI: Tensor | None  # positions in `rows`; padding repeats the first image of a class. None: no padding
     real_weight_KB: Tensor  # weight of each real image in the mean loss of its class, 0 for padding
     synthetic_weight_KI: Tensor  # the same for synthetic images
+
+
+def classes_per_chunk(
+    data: ImageData, recipe: GradientMatchingRecipe, compute: ComputeDevice, memory_limit: int | None
+) -> int:
+    """Return how many classes fit the memory.
+
+    Real images need feature maps and their gradients. Synthetic images need twice that, in float32.
+    """
+    ipc, batch_size = max(images_per_class(data, recipe)), min(recipe.batch_size, max(data.class_counts))
+    float32_images = 2 * ipc * 4 * 8 // torch.finfo(compute.dtype).bits
+    memory = estimate_memory(
+        build_on_meta(recipe.network, data),
+        compute,
+        (data.channels, data.size, data.size),
+        real_per_class=0,
+        synthetic_per_class=max(batch_size, float32_images),
+        custom_kernels=False,
+        num_stored=len(data.images),
+        num_learned=data.num_classes * ipc,
+    )
+    return num_classes_that_fit(memory, compute, memory_limit)
 
 
 def split_classes(

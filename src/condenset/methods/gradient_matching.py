@@ -21,7 +21,6 @@ from condenset.data.ipc import format_ipc
 from condenset.engine import rng
 from condenset.engine.compile import compile_second_order, uses_custom_kernels
 from condenset.engine.cuda_graph import capture_step
-from condenset.engine.memory import estimate_memory, num_classes_that_fit
 from condenset.methods.common import (
     NUM_LOSSES,
     build_condensed_set,
@@ -32,7 +31,7 @@ from condenset.methods.common import (
     record_loss,
     remove_padding,
 )
-from condenset.methods.gradient_chunks import Chunk, split_classes
+from condenset.methods.gradient_chunks import Chunk, classes_per_chunk, split_classes
 from condenset.methods.recipe import GradientMatchingRecipe
 from condenset.methods.registry import method_of
 from condenset.methods.samplers import sample_new_networks
@@ -108,7 +107,7 @@ class GradientMatching:
         num_norm = min(NORM_IMAGES, max(data.class_counts))
         norm_weights = mean_weights([min(num_norm, count) for count in data.class_counts], num_norm)
         self.norm_index = norm_weights.to(device).nonzero()  # excludes padding
-        max_classes = run.classes_per_chunk or self._max_classes_per_pass(data, max(counts))
+        max_classes = run.classes_per_chunk or classes_per_chunk(data, recipe, run.compute, run.memory_limit)
         self.chunks = split_classes(data.class_counts, counts, self.batch_size, max_classes, device)
         self._compile(networks.canonical_spec(recipe.network, size=data.size))
 
@@ -151,25 +150,6 @@ class GradientMatching:
         )
         train_set = DeviceDataset(self.images_NCHW, labels, scale, shift, data.allow_hflip, data.num_classes)
         return Trainer(recipe.network, train_set, protocol, self.run.compute)
-
-    def _max_classes_per_pass(self, data: ImageData, ipc: int) -> int:
-        """Return how many classes fit the memory.
-
-        Real images need feature maps and their gradients. Synthetic images need twice that, in float32.
-        """
-        compute = self.run.compute
-        float32_images = 2 * ipc * 4 * 8 // torch.finfo(compute.dtype).bits
-        memory = estimate_memory(
-            self.network,
-            compute,
-            (data.channels, data.size, data.size),
-            real_per_class=0,
-            synthetic_per_class=max(self.batch_size, float32_images),
-            custom_kernels=False,
-            num_stored=len(data.images),
-            num_learned=data.num_classes * ipc,
-        )
-        return num_classes_that_fit(memory, compute, self.run.memory_limit)
 
     def make_step(self) -> Callable[[int], None]:
         """Return the step of the loop, captured if possible; called once the state is restored."""

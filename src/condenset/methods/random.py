@@ -11,7 +11,13 @@ from condenset.data.class_store import ClassStore
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
 from condenset.engine.rng import make_key
-from condenset.methods.common import build_condensed_set, class_labels, images_per_class, remove_padding
+from condenset.methods.common import (
+    build_condensed_set,
+    class_labels,
+    images_per_class,
+    max_images_per_class,
+    remove_padding,
+)
 from condenset.methods.recipe import Recipe
 from condenset.methods.registry import Method
 from condenset.runs.context import RunContext
@@ -30,7 +36,7 @@ def condense(data: ImageData, recipe: RandomRecipe, run: RunContext) -> Condense
     store = ClassStore(data, torch.device("cpu"))
     classes_K = torch.arange(data.num_classes)
     images_KICHW = store.take_normalized(
-        store.sample_class_indices(make_key(run.seed, "init"), 0, classes_K, max(counts))
+        store.sample_class_indices(make_key(run.seed, "init"), 0, classes_K, max_images_per_class(data, recipe))
     )
     images_NCHW = remove_padding(images_KICHW, counts)
     seconds = time.monotonic() - start
@@ -42,5 +48,7 @@ METHOD = Method(
     recipe=RandomRecipe,
     condense=condense,
     summary="Select random real images of every class.",
+    class_dependence=lambda recipe: "",
     is_coreset=True,
+    streams_images=True,
 )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 from condenset.config import describe_fields, make_config
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
 from condenset.data.ipc import Ipc, check_ipc, mean_ipc
+from condenset.data.streamed_store import check_images_fit
 from condenset.errors import UserError, check_choice, option
 from condenset.methods.recipe import Recipe
 from condenset.registry import Registry
@@ -31,6 +33,21 @@ def _no_ipc_defaults(ipc: int) -> dict[str, Any]:
 
 def _no_check(data: ImageData, recipe: Any, compute: ComputeDevice, memory_limit: int | None) -> None:
     pass
+
+
+def _depends_on_all_classes(recipe: Any) -> str:
+    return "its images of a class depend on the other classes"
+
+
+def _prepare_nothing(data: ImageData, recipe: Any, run: RunContext) -> None:
+    pass
+
+
+class SharedNetworks(Protocol):
+    """Networks that a method trains before the classes are divided among workers."""
+
+    def install(self, recipe: Any, directory: Path) -> Any:
+        """Return the recipe with the place of the networks on a worker, which may write to `directory`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,8 +73,15 @@ class Method:
         can_share: Return whether `condense_sizes` can make the sets of two recipes at once: `(recipe, other) -> bool`.
         estimate_memory: Return the bytes that condensing needs: `(data, recipe, compute, memory_limit) -> int`. None:
             unknown.
+        classes_per_chunk: Return how many classes are computed at once: `(data, recipe, compute, memory_limit) -> int`.
+            None: all classes.
         num_that_fit: Return how many of the recipes, counted from the first, fit the memory at once:
             `(data, recipes, run) -> int`.
+        class_dependence: Return why the classes cannot be condensed separately: `recipe -> text`. Empty: they can, and
+            `condense` gives classes that `take_classes` took the images that they have in the whole dataset.
+        prepare: Train the networks that all classes share, before these are divided among workers:
+            `(data, recipe, run) -> SharedNetworks | None`.
+        streams_images: Whether the method reads images from disk if they do not fit the memory of the device.
         is_coreset: Whether the method selects real images instead of learning synthetic ones.
         has_soft_labels: Whether the label of an image is a distribution over the classes.
         supports_snapshots: Whether a run can save the set as it is after certain iterations.
@@ -80,6 +104,10 @@ class Method:
     can_share: Callable[[Any, Any], bool] = lambda recipe, other: False
     num_that_fit: Callable[[ImageData, Sequence[Any], RunContext], int] = lambda data, recipes, run: 1
     estimate_memory: Callable[[ImageData, Any, ComputeDevice, int | None], int] | None = None
+    classes_per_chunk: Callable[[ImageData, Any, ComputeDevice, int | None], int] | None = None
+    class_dependence: Callable[[Any], str] = _depends_on_all_classes
+    prepare: Callable[[ImageData, Any, RunContext], SharedNetworks | None] = _prepare_nothing
+    streams_images: bool = False
     is_coreset: bool = False
     has_soft_labels: bool = False
     supports_snapshots: bool = False
@@ -129,6 +157,12 @@ def register_method(method: Method) -> Method:
         >>> cs.METHODS.unregister("copy")
     """
     return METHODS.register(method)
+
+
+def check_method_memory(method: str, data: ImageData, compute: ComputeDevice, memory_limit: int | None) -> None:
+    """Raise a UserError if a method needs all images on the device and they do not fit."""
+    if not METHODS.lookup(method).streams_images:
+        check_images_fit(data, compute, memory_limit, method, "choose dm, which streams images from disk")
 
 
 def method_of(recipe: Recipe) -> Method:

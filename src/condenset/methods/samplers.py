@@ -221,7 +221,8 @@ def build_network(
         embedding: Remove the classifier, so that the network returns its embedding.
         features: The features of the embedding, as in `networks.to_embedding`.
     """
-    network = networks.build(spec, channels=data.channels, size=data.size, num_classes=data.num_classes, seed=seed)
+    num_classes = len(data.all_class_names)
+    network = networks.build(spec, channels=data.channels, size=data.size, num_classes=num_classes, seed=seed)
     network = networks.use_batch_statistics(network).eval()
     return networks.to_embedding(network, features) if embedding else network
 
@@ -264,7 +265,12 @@ def sample_new_networks(
 
 
 def make_loop_step(
-    step: Callable[[], None], state: Mapping[str, Tensor], sampler: NetworkSampler, compute: ComputeDevice
+    step: Callable[[], None],
+    state: Mapping[str, Tensor],
+    sampler: NetworkSampler,
+    compute: ComputeDevice,
+    *,
+    captured: bool = True,
 ) -> Callable[[int], None]:
     """Return the step that `run_loop` calls with the number of the iteration, captured if possible.
 
@@ -273,10 +279,11 @@ def make_loop_step(
         state: All tensors that the step changes, already restored from the checkpoint.
         sampler: The sampler of the step's networks. If it works on the host, the step cannot be captured.
         compute: Device and precision.
+        captured: Capture the step if possible.
     """
-    if not sampler.on_host:
-        captured = capture_step(step, list(state.values()), compute)
-        return lambda iteration: captured()
+    if captured and not sampler.on_host:
+        fast_step = capture_step(step, list(state.values()), compute)
+        return lambda iteration: fast_step()
 
     def step_on_host(iteration: int) -> None:
         with sampler.user_code(iteration):

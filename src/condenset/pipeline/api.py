@@ -19,15 +19,19 @@ from condenset.data.lazy import check_num_classes
 from condenset.engine.defaults import torch_defaults
 from condenset.engine.device import ComputeDevice
 from condenset.engine.memory import check_network_fits
+from condenset.engine.options import EngineOptions
 from condenset.errors import UserError, check, check_path
 from condenset.io.bytesize import parse_bytes
 from condenset.io.progress import make_progress
 from condenset.methods import Recipe, make_recipe, method_of
 from condenset.methods.options import RecipeOptions, name_functions
+from condenset.methods.registry import check_method_memory
+from condenset.methods.sharding import check_divisible
+from condenset.pipeline.condensing import load_or_condense
 from condenset.pipeline.evaluation_overlap import is_made_from
-from condenset.pipeline.execute import load_or_condense
 from condenset.runs.context import RunContext
 from condenset.runs.directory import open_work_directory
+from condenset.runs.tasks import open_run_engine
 from condenset.training.evaluation import protocol_for, score_set
 from condenset.training.options import ProtocolOptions
 from condenset.training.protocol import Protocol
@@ -47,6 +51,9 @@ def condense(
     precision: str | None = None,
     memory_limit: int | str | None = None,
     directory: str | os.PathLike[str] | None = None,
+    engine: str = "local",
+    address: str | None = None,
+    gpus_per_worker: float = 1.0,
     verbose: bool = True,
     **options: Unpack[RecipeOptions],
 ) -> CondensedSet:
@@ -66,6 +73,9 @@ def condense(
             result stays the same.
         directory: Store checkpoints and the set here. Called again with the same arguments, `condense` continues. It
             computes with the number of CPU threads of the first call.
+        engine: "local", or "ray" to divide the classes among workers.
+        address: Address of a Ray cluster, such as "auto" or "ray://HOST:PORT". None: a Ray of this machine.
+        gpus_per_worker: GPUs of each Ray worker; 0.5 for two workers per GPU.
         verbose: Show progress.
         **options: Fields of the method's recipe, such as `iterations` and `lr` (`help(cs.DMRecipe)` for those of
             dm; `condenset methods` lists all). They replace the settings for the dataset. `network` is a
@@ -114,11 +124,16 @@ def condense(
     if network := getattr(recipe, "network", None):
         check_network_fits(network, run.compute, channels=data.channels, size=data.size, num_classes=data.num_classes)
     entry = method_of(recipe)
-    if directory is None:
-        return entry.condense(data, recipe, run)
-    check_path("directory", directory)
-    with open_work_directory(Path(directory), run):
-        return load_or_condense(Path(directory) / "condensed.safetensors", entry.name, recipe, data, run)
+    check_method_memory(entry.name, data, run.compute, run.memory_limit)
+    options_of_engine = EngineOptions(engine=engine, address=address, gpus_per_worker=gpus_per_worker)
+    if options_of_engine.engine != "local":
+        check_divisible(recipe)
+    with open_run_engine(options_of_engine, run):
+        if directory is None:
+            return load_or_condense(None, entry.name, recipe, data, run)
+        check_path("directory", directory)
+        with open_work_directory(Path(directory), run):
+            return load_or_condense(Path(directory) / "condensed.safetensors", entry.name, recipe, data, run)
 
 
 @torch_defaults()
@@ -131,6 +146,9 @@ def evaluate(
     device: str | torch.device | None = None,
     precision: str | None = None,
     directory: str | os.PathLike[str] | None = None,
+    engine: str = "local",
+    address: str | None = None,
+    gpus_per_worker: float = 1.0,
     verbose: bool = True,
     **options: Unpack[ProtocolOptions],
 ) -> Scores:
@@ -146,6 +164,9 @@ def evaluate(
         precision: "float32" or "bfloat16". Default: bfloat16 on GPUs that support it.
         directory: Store finished networks here. Called again with the same arguments, `evaluate` continues. It computes
             with the number of CPU threads of the first call.
+        engine: "local", or "ray" to divide the networks among workers.
+        address: Address of a Ray cluster, such as "auto" or "ray://HOST:PORT". None: a Ray of this machine.
+        gpus_per_worker: GPUs of each Ray worker; 0.5 for two workers per GPU.
         verbose: Show progress.
         **options: Fields that differ from the named protocol (see `help(cs.Protocol)`). `network` is a spec, or a
             builder `(channels, size, num_classes) -> torch.nn.Module`. Default: the network that the set was
@@ -184,8 +205,9 @@ def evaluate(
             "the test images contain images that the set was made from: its accuracy is too high; give other images",
             stacklevel=3,
         )
-    if directory is None:
-        return score_set(train_set, test_set, protocol, run)
-    check_path("directory", directory)
-    with open_work_directory(Path(directory), run):
-        return score_set(train_set, test_set, protocol, run)
+    with open_run_engine(EngineOptions(engine=engine, address=address, gpus_per_worker=gpus_per_worker), run):
+        if directory is None:
+            return score_set(train_set, test_set, protocol, run)
+        check_path("directory", directory)
+        with open_work_directory(Path(directory), run):
+            return score_set(train_set, test_set, protocol, run)

@@ -9,6 +9,7 @@ from typing import Any
 from condenset import __version__
 from condenset.config import field_names
 from condenset.data.options import LoadOptions
+from condenset.engine.options import EngineOptions
 from condenset.errors import UserError, check_choice, check_type, use_flags
 from condenset.io.bytesize import parse_bytes
 from condenset.io.metadata import CONFIG_MARK, format_toml, read_toml
@@ -23,10 +24,11 @@ PROTOCOL_TABLES = ("protocol", "whole")
 def plan_to_toml(plan: Plan) -> str:
     """Return the plan as TOML."""
     command = "run" if plan.protocol else "condense"
-    tables = ("jobs", *PROTOCOL_TABLES, "explicit", "load_options")
+    tables = ("jobs", *PROTOCOL_TABLES, "explicit", "load_options", "engine_options")
     names = [item.name for item in dataclasses.fields(plan) if item.name not in tables]
     lines = [f"{CONFIG_MARK}{__version__}: repeat the run with 'condenset {command} --config THIS_FILE'"]
-    lines += format_toml({name: getattr(plan, name) for name in names} | plan.load_options.changed_fields())
+    options = plan.engine_options.changed_fields() | plan.load_options.changed_fields()
+    lines += format_toml({name: getattr(plan, name) for name in names} | options)
     for job in plan.condense_jobs:
         assert job.recipe is not None
         lines += ["", "[[jobs]]", *format_toml({"method": job.method, **job.recipe.config_fields()})]
@@ -54,12 +56,13 @@ def read_plan(path: Path) -> Plan:
 
 def _parse_plan(values: dict[str, Any]) -> Plan:
     """Build a plan from the values of a TOML file."""
-    load_names = field_names(LoadOptions)
-    names = [*(field_names(Plan) - {"explicit", "load_options"}), *load_names]
+    load_names, engine_names = field_names(LoadOptions), field_names(EngineOptions)
+    names = [*(field_names(Plan) - {"explicit", "load_options", "engine_options"}), *load_names, *engine_names]
     for name in values:
         check_choice("a key of the recipe", name, sorted(names))
-    tables = ("jobs", *PROTOCOL_TABLES)
-    settings = {name: value for name, value in values.items() if name not in tables and name not in load_names}
+    others = {"jobs", *PROTOCOL_TABLES, *load_names, *engine_names}
+    settings = {name: value for name, value in values.items() if name not in others}
+    settings["engine_options"] = EngineOptions(**{name: values[name] for name in engine_names & values.keys()})
     settings["load_options"] = LoadOptions(**{name: values[name] for name in load_names & values.keys()})
     if "memory_limit" in settings:
         settings["memory_limit"] = parse_bytes(settings["memory_limit"])

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from condenset import networks
 from condenset.data.condensed_set import CondensedSet
 from condenset.engine.device import ComputeDevice
-from condenset.engine.threads import use_threads
+from condenset.engine.options import EngineOptions
 from condenset.errors import UserError, check, option
 from condenset.io.directories import is_inside
 from condenset.io.user_directories import absolute_path
@@ -31,6 +32,7 @@ from condenset.runs.context import RunContext
 from condenset.runs.directory import check_output_directory, claim_run_directory, reopen_run_directory
 from condenset.runs.events import is_fraction
 from condenset.runs.identity import RunIdentity, create_run
+from condenset.runs.tasks import open_run_engine
 from condenset.training.evaluation import score_set
 from condenset.training.scores import Scores
 
@@ -62,6 +64,7 @@ def start_evaluation(
     device: str | None = None,
     precision: str | None = None,
     session: EvaluationSession = _no_session,
+    engine_fields: Mapping[str, Any] = MappingProxyType({}),
 ) -> EvaluationResult:
     """Score sets in a new directory, and return their records.
 
@@ -72,14 +75,21 @@ def start_evaluation(
         device: Device to compute on. None: the best available.
         precision: Precision of the computation. None: the best available.
         session: Context manager around the execution, for progress display and signals: `(config, run) -> context`.
+        engine_fields: Fields of `EngineOptions`.
     """
     check_output_directory(out, overwrite=overwrite)  # before the data are loaded, which can take long
+    engine_options = EngineOptions(**engine_fields)
+    engine_options.check_installed()
     compute, cache = ComputeDevice.select(device, precision), TestImageCache()
     jobs = plan_evaluation(request, cache)
     if out:
         _check_sets_outside(jobs, out)
     config = EvaluationConfig(
-        jobs=jobs, device=str(compute.device), precision=compute.precision, threads=compute.threads
+        jobs=jobs,
+        device=str(compute.device),
+        precision=compute.precision,
+        threads=compute.threads and (engine_options.default_threads or compute.threads),
+        engine_options=engine_options,
     )
     with claim_run_directory(out, Path("runs") / "evaluate", overwrite=overwrite) as directory:
         return _execute(config, cache, create_run(directory, EVALUATION, evaluation_to_toml(config)), session)
@@ -91,6 +101,7 @@ def resume_evaluation(
     moved_to: str | None = None,
     test_moved_to: str | None = None,
     session: EvaluationSession = _no_session,
+    engine_fields: Mapping[str, Any] = MappingProxyType({}),
     **changes: Any,
 ) -> EvaluationResult:
     """Continue an evaluation that was stopped or killed. The result is the same as without the stop.
@@ -100,13 +111,16 @@ def resume_evaluation(
         moved_to: Path of the dataset now, if it has moved.
         test_moved_to: Path of the test images now, if they were given by their own path and have moved.
         session: As in `start_evaluation`.
+        engine_fields: Fields of `EngineOptions` that change.
         changes: Settings that may change: `device`, `data_dir`.
     """
     data_dir = changes.pop("data_dir", None)
     if changes.pop("memory_limit", None) is not None:
         raise UserError(f"{option('memory_limit')} has no effect on an evaluation: resume it without")
     with reopen_run_directory(directory, EVALUATION, read_evaluation) as (stored, identity):
-        config = dataclasses.replace(stored, **changes)
+        engine_options = stored.engine_options.override(**engine_fields)
+        engine_options.check_installed()
+        config = dataclasses.replace(stored, engine_options=engine_options, **changes)
         if data_dir is not None:
             config = dataclasses.replace(config, jobs=tuple(_move_data(job, data_dir) for job in config.jobs))
         if test_moved_to is not None:
@@ -134,7 +148,7 @@ def _execute(
     directory, compute = identity.directory, ComputeDevice.select(config.device, config.precision)
     run = RunContext(compute=compute, directory=directory, identity=identity)
     names, records = [job.name for job in config.jobs], _read_finished(run)
-    with use_threads(compute.threads and config.threads), session(config, run):
+    with open_run_engine(config.engine_options, run, config.threads), session(config, run):
         for number, job in enumerate(config.jobs, start=1):
             if job.name in records:
                 continue

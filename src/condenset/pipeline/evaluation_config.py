@@ -11,6 +11,7 @@ from typing import Any
 from condenset import __version__
 from condenset.config import check_bool_fields, field_names, make_config
 from condenset.data.options import LoadOptions
+from condenset.engine.options import EngineOptions
 from condenset.engine.threads import check_threads
 from condenset.errors import UserError, check, check_int, use_flags
 from condenset.io.metadata import CONFIG_MARK, format_toml, read_toml
@@ -83,12 +84,14 @@ class EvaluationConfig:
         device: Device to compute on.
         precision: Precision of the computation.
         threads: Number of CPU threads, which changes the last digits. None: the device is not a CPU.
+        engine_options: Where the networks are trained. Its fields are keys of evaluation.toml.
     """
 
     jobs: tuple[EvaluationJob, ...]
     device: str = "cpu"
     precision: str = "float32"
     threads: int | None = None
+    engine_options: EngineOptions = field(default_factory=EngineOptions)
 
     def __post_init__(self) -> None:
         check(len(self.jobs) > 0, "an evaluation must have at least one job", [])
@@ -100,7 +103,8 @@ class EvaluationConfig:
 def evaluation_to_toml(config: EvaluationConfig) -> str:
     """Return the content of evaluation.toml."""
     lines = [f"{CONFIG_MARK}{__version__}: 'condenset resume' with the directory of this file continues the evaluation"]
-    lines += format_toml({"device": config.device, "precision": config.precision, "threads": config.threads})
+    compute = {"device": config.device, "precision": config.precision, "threads": config.threads}
+    lines += format_toml(compute | config.engine_options.changed_fields())
     for job in config.jobs:
         source = {**vars(job.source), **job.source.options.changed_fields()}
         fields = {name: value for name, value in vars(job).items() if name not in ("source", "protocol")}
@@ -120,7 +124,8 @@ def read_evaluation(path: Path) -> EvaluationConfig:
     values = read_toml(path)
     try:
         jobs = tuple(_parse_job(row) for row in values.pop("jobs"))
-        return EvaluationConfig(jobs=jobs, **values)
+        engine_fields = {name: values.pop(name) for name in field_names(EngineOptions) & values.keys()}
+        return EvaluationConfig(jobs=jobs, engine_options=EngineOptions(**engine_fields), **values)
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
     except (TypeError, KeyError, AttributeError, ValueError):  # a value of the wrong type, or no jobs

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
 
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData, Splits
-from condenset.errors import UserError
 from condenset.io.directories import wrap_os_errors
-from condenset.methods import METHODS, Method, Recipe
+from condenset.methods import METHODS, Recipe
+from condenset.pipeline.condensing import SetRequest, condense_missing, load_or_condense, load_stored_set
 from condenset.pipeline.plan import Job, Plan, job_name
 from condenset.pipeline.results import Record, make_record, read_results, write_results
 from condenset.report.charts import save_comparison
@@ -19,8 +16,6 @@ from condenset.report.grid import save_grid
 from condenset.runs.context import RunContext
 from condenset.training.evaluation import score_set
 from condenset.training.scores import name_protocol
-
-OTHER_SIZES = "other sizes"  # key in a checkpoint's recipe: how the sets that are learned at once differ from the first
 
 
 def execute_plan(plan: Plan, splits: Splits, run: RunContext) -> list[Record]:
@@ -32,6 +27,8 @@ def execute_plan(plan: Plan, splits: Splits, run: RunContext) -> list[Record]:
     stored = read_results(run.directory, run.settings_hash)
     records = {job_name(record["method"], record["ipc"]): record for record in stored if "accuracy_mean" in record}
     keys = [job.name for job in plan.jobs]
+    if run.engine is not None:
+        _condense_on_engine(plan, splits.train, run)
     for number, (key, job) in enumerate(zip(keys, plan.jobs, strict=True), start=1):
         if key in records and _has_set(plan, job, splits.train, run):
             continue
@@ -58,97 +55,21 @@ def execute_plan(plan: Plan, splits: Splits, run: RunContext) -> list[Record]:
     return [records[key] for key in keys]
 
 
-def load_or_condense(
-    path: Path | None,
-    method: str,
-    recipe: Recipe,
-    data: ImageData,
-    run: RunContext,
-    others: Mapping[Path, Recipe] = MappingProxyType({}),
-) -> CondensedSet:
-    """Return the set at `path` if it exists; else condense it and save it there.
-
-    Args:
-        path: File of the set. None: the set is not saved.
-        method: Name of the method.
-        recipe: Settings of the method.
-        data: The training images.
-        run: The run.
-        others: Sets of other sizes, by path. As many of them as fit the memory limit are learned at once with this set
-            and saved, except where a file exists.
-    """
-    if path and (stored := _load_stored_set(path, recipe, data, run)):
-        return stored
-    entry = METHODS[method]
-    shared = dict(list(others.items())[: _num_shared(entry, data, [recipe, *others.values()], run)]) if others else {}
-    for other_path, other in shared.items():
-        _load_stored_set(other_path, other, data, run)  # fail now, not after hours, if the file is of another recipe
-    run.recipe, run.previous_seconds = _checkpoint_recipe(method, recipe, list(shared.values()), data, run), 0.0
-    if shared:
-        assert entry.condense_sizes is not None
-        condensed, *other_sets = entry.condense_sizes(data, [recipe, *shared.values()], run)
-    else:
-        condensed, other_sets = entry.condense(data, recipe, run), []
-    run.verify_identity()
-    for other_path, other_set in zip(shared, other_sets, strict=True):
-        if not other_path.exists():  # an existing file may have been scored; it equals this set up to rounding
-            other_set.save(other_path)
-    if path:  # saved last, so that after a kill all sets are made again
-        condensed.save(path)
-        run.delete_checkpoint()
-    return condensed
-
-
-def _load_stored_set(path: Path, recipe: Recipe, data: ImageData, run: RunContext) -> CondensedSet | None:
-    """Return the set at a path, or None if there is none; a set of another recipe, seed or dataset is an error."""
-    if not path.exists():
-        return None
-    try:
-        condensed = CondensedSet.load(path)
-    except UserError as error:
-        raise UserError(f"{error}; delete it to make the set again") from None
-    provenance = condensed.provenance
-    expected = _set_settings(recipe, data, run) | {"seed": run.seed}
-    stored = {**provenance, **provenance.get("recipe_identity", provenance.get("recipe", {}))}
-    if names := [name for name, value in expected.items() if stored.get(name) != value]:
-        recipe_text = f"another recipe (it differs in {', '.join(names)})"
-        raise UserError(f"{path} belongs to {recipe_text}: move it elsewhere to condense the set again")
-    return condensed
+def _condense_on_engine(plan: Plan, data: ImageData, run: RunContext) -> None:
+    """Condense the sets of all jobs that do not exist yet, as tasks of the engine of the run."""
+    requests = []
+    for job in plan.condense_jobs:
+        path, others = _set_paths(plan, job, run.directory)
+        if path is not None and job.recipe is not None:
+            requests.append(SetRequest(path, job.recipe, run.derive(job=job.name), others))
+    condense_missing(requests, data, run)
 
 
 def _has_set(plan: Plan, job: Job, data: ImageData, run: RunContext) -> bool:
     """Return whether the set of a job exists or none is needed; a damaged set is an error, also after the scoring."""
     if job.recipe is None or run.directory is None:
         return True
-    return _load_stored_set(plan.set_path(job, run.directory), job.recipe, data, run) is not None
-
-
-def _set_settings(recipe: Recipe, data: ImageData, run: RunContext) -> dict[str, Any]:
-    """Return the settings, except the seed, that decide a set."""
-    return {"fingerprint": data.fingerprint, "precision": run.compute.precision, **recipe.identity()}
-
-
-def _num_shared(entry: Method, data: ImageData, recipes: Sequence[Recipe], run: RunContext) -> int:
-    """Return how many recipes after the first are condensed at once with it.
-
-    A checkpoint decides if there is one: a resumed job must learn the same sets at once, whatever fits the memory now.
-    """
-    checkpoint = run.checkpoint_recipe()
-    if checkpoint is None:
-        return entry.num_that_fit(data, recipes, run) - 1
-    other_sizes = checkpoint.get(OTHER_SIZES, [])
-    return len(other_sizes) if isinstance(other_sizes, list) else 0
-
-
-def _checkpoint_recipe(
-    method: str, recipe: Recipe, others: Sequence[Recipe], data: ImageData, run: RunContext
-) -> dict[str, object]:
-    """Return the settings, except the seed, that a checkpoint must agree with."""
-    fields = {"method": method, **_set_settings(recipe, data, run)}
-    differences = [
-        {name: value for name, value in other.identity().items() if value != fields[name]} for other in others
-    ]
-    return {**fields, OTHER_SIZES: differences} if differences else fields
+    return load_stored_set(plan.set_path(job, run.directory), job.recipe, data, run) is not None
 
 
 def _set_paths(plan: Plan, job: Job, directory: Path | None) -> tuple[Path | None, dict[Path, Recipe]]:

@@ -12,12 +12,16 @@ from condenset.augment import remove_unused_flip
 from condenset.data.image_data import ImageData
 from condenset.data.ipc import Ipc, format_ipc, resolve_ipc
 from condenset.data.options import LoadOptions
+from condenset.data.streamed_store import check_images_fit
 from condenset.engine.device import ComputeDevice
 from condenset.engine.memory import check_network_fits
+from condenset.engine.options import EngineOptions
 from condenset.engine.threads import check_threads
 from condenset.errors import UserError, check, check_int
 from condenset.methods import METHODS, Recipe, make_recipe
 from condenset.methods.common import images_per_class
+from condenset.methods.registry import check_method_memory
+from condenset.methods.sharding import check_divisible
 from condenset.pipeline.request import DEFAULT_IPC, RunRequest
 from condenset.training.protocol import Protocol, make_protocol, without_overridden
 
@@ -70,6 +74,7 @@ class Plan:
         memory_limit: Bytes. It does not change the result, but a resumed run respects it too.
         data_dir: Directory of the datasets. None: the default.
         load_options: How the dataset is read. Its fields are keys of recipe.toml.
+        engine_options: Where the run is computed. Its fields are keys of recipe.toml. They do not change the result.
         fingerprint: Fingerprint of the training images. Empty: unknown.
         test_fingerprint: Fingerprint of the test images. Empty: unknown, or the sets are not scored.
         explicit: The tables `protocol` and `whole` as a config file states them, without presets.
@@ -86,6 +91,7 @@ class Plan:
     memory_limit: int | None = None
     data_dir: str | None = None
     load_options: LoadOptions = field(default_factory=LoadOptions)
+    engine_options: EngineOptions = field(default_factory=EngineOptions)
     fingerprint: str = ""
     test_fingerprint: str = ""
     explicit: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, compare=False)
@@ -155,10 +161,15 @@ def check_plan(plan: Plan, data: ImageData) -> None:
     compute = ComputeDevice.select(plan.device, plan.precision)
     for spec in dict.fromkeys(spec for spec in specs if spec):
         check_network_fits(spec, compute, channels=data.channels, size=data.size, num_classes=data.num_classes)
+    if plan.engine_options.engine != "local" and len(plan.condense_jobs) == 1:
+        check_divisible(plan.condense_jobs[0].recipe)
     for job in plan.jobs:
         if job.recipe:
             images_per_class(data, job.recipe)
             METHODS[job.method].check(data, job.recipe, compute, plan.memory_limit)
+            check_method_memory(job.method, data, compute, plan.memory_limit)
+    if plan.whole:
+        check_images_fit(data, compute, None, "scoring the whole dataset", "leave it out with --no-whole")
 
 
 def _check_same_data(base: Plan, data: ImageData, request: RunRequest, settings: Mapping[str, Any]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from condenset.data.image_data import ImageData, Splits
 from condenset.data.ipc import format_ipc
 from condenset.data.options import LoadOptions
+from condenset.data.streamed_store import is_streamed
 from condenset.engine.device import ComputeDevice
 from condenset.io.bytesize import format_bytes
 from condenset.io.directories import find_unique_directory
@@ -78,7 +79,9 @@ def describe_recipe(recipe: Recipe, data: ImageData, compute: ComputeDevice, mem
     estimate = method_of(recipe).estimate_memory
     if estimate is None:
         return text or "no settings"
-    return f"{text} (about {format_bytes(estimate(data, recipe, compute, memory_limit))} of memory)"
+    memory = f"about {format_bytes(estimate(data, recipe, compute, memory_limit))} of memory"
+    streamed = method_of(recipe).streams_images and is_streamed(data, compute, memory_limit)
+    return f"{text} ({memory}{', images streamed from disk' if streamed else ''})"
 
 
 def describe_protocol(protocol: Protocol) -> str:

@@ -17,7 +17,7 @@ from condenset.data.loading import load_splits
 from condenset.data.opening import absolute_dataset_path, is_known_name
 from condenset.data.options import LoadOptions
 from condenset.engine.device import ComputeDevice
-from condenset.engine.threads import use_threads
+from condenset.engine.options import EngineOptions
 from condenset.errors import UserError
 from condenset.io.user_directories import absolute_path
 from condenset.pipeline.config import plan_to_toml, read_plan
@@ -34,6 +34,7 @@ from condenset.runs.directory import (
     reopen_run_directory,
 )
 from condenset.runs.identity import RunIdentity, create_run
+from condenset.runs.tasks import open_run_engine
 
 RunSession = Callable[[Plan, Splits, RunContext], AbstractContextManager[None]]
 
@@ -89,6 +90,7 @@ def plan_run(
     out: Path | None = None,
     overwrite: bool = False,
     load_fields: Mapping[str, Any] = MappingProxyType({}),
+    engine_fields: Mapping[str, Any] = MappingProxyType({}),
     **settings: Any,
 ) -> tuple[Plan, Splits]:
     """Load the dataset of a run, and return the plan of the run and the images. Nothing is written.
@@ -101,10 +103,13 @@ def plan_run(
         overwrite: Replace an earlier run in `out`.
         load_fields: Fields of `LoadOptions`. If the sets are scored and there is no test split, a share of every class
             is held out.
+        engine_fields: Fields of `EngineOptions`.
         settings: Settings of the plan: `seed`, `device`, `precision`, `memory_limit`, `data_dir`.
     """
     base = read_plan(config) if config else None
-    settings = _resolve_settings(base, dataset, settings)
+    engine_options = (base.engine_options if base else EngineOptions()).override(**engine_fields)
+    engine_options.check_installed()
+    settings = _resolve_settings(base, dataset, settings | {"engine_options": engine_options})
     options = _resolve_load_options(base, settings["dataset"], load_fields)
     check_output_directory(out, overwrite=overwrite)  # before the data are loaded, which can take long
     splits, settings["load_options"] = load_splits(
@@ -123,6 +128,7 @@ def resume_run(
     moved_to: str | None = None,
     test_moved_to: str | None = None,
     session: RunSession = _no_session,
+    engine_fields: Mapping[str, Any] = MappingProxyType({}),
     **changes: Any,
 ) -> RunResult:
     """Continue a run that was stopped or killed, and return its results, which are those of an undisturbed run.
@@ -132,10 +138,13 @@ def resume_run(
         moved_to: Path of the dataset now, if it has moved.
         test_moved_to: Path of the test images now, if they were given by their own path and have moved.
         session: As in `start_run`.
+        engine_fields: Fields of `EngineOptions` that change.
         changes: Settings that may change: `device`, `memory_limit`, `data_dir`.
     """
     with reopen_run_directory(directory, RECIPE, read_plan) as (stored, identity):
-        plan = dataclasses.replace(stored, **_absolute_data_dir(changes))
+        engine_options = stored.engine_options.override(**engine_fields)
+        engine_options.check_installed()
+        plan = dataclasses.replace(stored, engine_options=engine_options, **_absolute_data_dir(changes))
         moved = relocate(plan, directory, moved_to, test_moved_to)
         splits = reload_data(plan, moved, directory)
         check_plan(plan, splits.train)
@@ -152,7 +161,8 @@ def _resolve_settings(base: Plan | None, dataset: str | None, settings: dict[str
     if dataset is not None:
         resolved["dataset"] = absolute_dataset_path(dataset, resolved["data_dir"])
     compute = ComputeDevice.select(resolved.get("device"), resolved.get("precision"))
-    threads = compute.threads and (resolved.get("threads") or compute.threads)
+    default_threads = resolved["engine_options"].default_threads or compute.threads
+    threads = compute.threads and (resolved.get("threads") or default_threads)
     return resolved | {"device": str(compute.device), "precision": compute.precision, "threads": threads}
 
 
@@ -184,6 +194,6 @@ def _execute(plan: Plan, splits: Splits, identity: RunIdentity, session: RunSess
         identity=identity,
         memory_limit=plan.memory_limit,
     )
-    with use_threads(compute.threads and plan.threads), session(plan, splits, run):
+    with open_run_engine(plan.engine_options, run, plan.threads), session(plan, splits, run):
         records = execute_plan(plan, splits, run)
     return RunResult(directory=directory, records=records)

@@ -21,8 +21,9 @@ from condenset.io.metadata import read_tensor_file
 
 CHECKPOINT = "checkpoint"
 CHECKPOINT_SECONDS = 30.0
-LONG_SAVE_SECONDS = 0.6  # slower saves become proportionally rarer, so that they cost at most 2% of the time
-MAX_INTERVAL = 20.0  # in CHECKPOINT_SECONDS: a kill never loses more than about ten minutes
+MAX_SHARE = 0.01  # of the time of a run that its checkpoints may take, after the first one
+LONG_SAVE_SECONDS = 0.3  # MAX_SHARE of CHECKPOINT_SECONDS: slower saves are rarer
+MAX_INTERVAL = 120.0  # in CHECKPOINT_SECONDS: a kill never loses more than about an hour
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,16 +46,42 @@ class CheckpointInfo:
 
 
 @dataclass
+class CheckpointBudget:
+    """The time that all checkpoints of a run have taken.
+
+    Attributes:
+        started: When the run began.
+        spent: The seconds of all saves.
+        next_seconds: The expected seconds of the next save: those of the last one.
+    """
+
+    started: float = field(default_factory=lambda: time.monotonic())
+    spent: float = 0.0
+    next_seconds: float = 0.0
+
+    @property
+    def interval(self) -> float:
+        """The time until the next save, in CHECKPOINT_SECONDS, so that all saves take at most MAX_SHARE of the run."""
+        excess = self.spent + self.next_seconds - MAX_SHARE * (time.monotonic() - self.started)
+        return min(max(1.0, excess / LONG_SAVE_SECONDS), MAX_INTERVAL)
+
+
+@dataclass
 class CheckpointTimer:
     """Decide when the next checkpoint is due.
 
     Attributes:
         last_save: The time of the last checkpoint, or of the start.
+        budget: The time that checkpoints may take. The timers of a run share it.
         interval: The time between two checkpoints, in CHECKPOINT_SECONDS.
     """
 
-    last_save: float = field(default_factory=time.monotonic)
-    interval: float = 1.0
+    last_save: float = field(default_factory=lambda: time.monotonic())
+    budget: CheckpointBudget = field(default_factory=CheckpointBudget)
+    interval: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.interval = self.budget.interval
 
     def is_due(self) -> bool:
         """Return whether the interval has passed."""
@@ -65,9 +92,16 @@ class CheckpointTimer:
         self.last_save = time.monotonic()
 
     def record_save(self, began: float) -> None:
-        """Begin a new interval after a save, longer if the save was slow."""
+        """Begin a new interval after a save, longer if saves are slow."""
         self.restart()
-        self.interval = min(max(1.0, (self.last_save - began) / LONG_SAVE_SECONDS), MAX_INTERVAL)
+        self.budget.next_seconds = self.last_save - began
+        self.budget.spent += self.budget.next_seconds
+        self.interval = self.budget.interval
+
+    def end_job(self) -> None:
+        """Forget the duration of the last save: the state of the next job may be smaller."""
+        self.budget.next_seconds = 0.0
+        self.interval = self.budget.interval
 
 
 def write_checkpoint(path: Path, info: CheckpointInfo, state: Mapping[str, Tensor]) -> None:

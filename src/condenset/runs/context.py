@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from condenset.engine.device import ComputeDevice
+from condenset.engine.tasks import Engine
 from condenset.errors import UserError, check_int
 from condenset.io.progress import NullProgress
 from condenset.runs.checkpoint import (
@@ -43,11 +44,13 @@ class RunContext:
         job: The name of the current job. A checkpoint of another job is ignored.
         recipe: The full recipe of the current job. A checkpoint of another recipe is an error.
         progress: The progress display.
+        engine: Runs parts of the work as tasks. None: the work is not divided.
         classes_per_chunk: The number of classes computed at once. None: as many as fit.
         memory_limit: The bytes that data and computation may use. None: enough to keep the device busy.
         listening: Whether a loop runs that checks `stop_requested`.
         stop_requested: The number of the signal that asked to stop, or 0.
         on_step_part: Called by `check_stop`. A loop sets it while a step runs.
+        on_event: Called with every event that is logged.
         snapshots: Iterations after which the current set is saved.
         previous_seconds: The time spent on this job before it was resumed.
         checkpoint_name: The file name of the checkpoint.
@@ -63,11 +66,13 @@ class RunContext:
     job: str = ""
     recipe: Mapping[str, Any] = field(default_factory=dict)
     progress: NullProgress = field(default_factory=NullProgress)
+    engine: Engine | None = None
     classes_per_chunk: int | None = None
     memory_limit: int | None = None
     listening: bool = False
     stop_requested: int = 0
     on_step_part: Callable[[float], None] | None = None
+    on_event: Callable[[Mapping[str, Any]], None] | None = None
     snapshots: frozenset[int] = frozenset()
     previous_seconds: float = 0.0
     checkpoint_name: str = CHECKPOINT
@@ -79,7 +84,7 @@ class RunContext:
 
     def derive(self, **fields: Any) -> RunContext:
         """Return a copy with other fields, for work within a job that has its own seconds and checkpoints."""
-        timer = CheckpointTimer(interval=self.checkpoint_timer.interval)
+        timer = CheckpointTimer(budget=self.checkpoint_timer.budget)
         return replace(self, **{"previous_seconds": 0.0, "checkpoint_timer": timer, **fields})
 
     @property
@@ -117,6 +122,8 @@ class RunContext:
             self.verify_identity()
             event = {"event": kind, "job": self.job, "time": round(time.time(), 3), **values}
             append_event(self.directory / EVENTS, event)
+            if self.on_event is not None:
+                self.on_event(event)
 
     def read_events(self, kind: str) -> list[dict[str, Any]]:
         """Return the events of one kind that the current job logged."""
@@ -172,7 +179,7 @@ class RunContext:
 
     def delete_checkpoint(self) -> None:
         """Delete the checkpoint after the result of the job has been saved."""
-        self.checkpoint_timer.interval = 1.0
+        self.checkpoint_timer.end_job()
         if self.checkpoint_path is not None:
             self.verify_identity()
             delete_checkpoints(self.checkpoint_path)

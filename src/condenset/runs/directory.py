@@ -39,6 +39,7 @@ FILES = (  # of a run directory, in addition to sets/ and networks/
     "figure.png",
     "table.md",
     "events.jsonl",
+    "status.json",
     "checkpoint",
     "checkpoint.previous",
     IDENTITY,
@@ -51,6 +52,7 @@ WORK_FILES = {  # of Python calls
     "checkpoint",
     "checkpoint.previous",
     "networks",
+    "tasks",
 }
 MAX_NAME_BYTES = 200  # of a directory; most file systems allow 255, and a number may be appended
 RANKING = "ranking.json"  # a ranking may share the directory of a run, which does not remove its files
@@ -188,8 +190,14 @@ def _clear(directory: Path) -> None:
                 path.unlink()  # `condenset show` writes the picture of a set
         with contextlib.suppress(OSError):  # it does not exist, or contains other files
             (directory / name).rmdir()
+    for path in (directory / "tensorboard").glob("events.out.tfevents.*"):
+        path.unlink()
+    with contextlib.suppress(OSError):
+        (directory / "tensorboard").rmdir()
     if (directory / "experiment.toml").is_file():
         shutil.rmtree(directory / "parts", ignore_errors=True)
+    if holds_config(directory):
+        shutil.rmtree(directory / "tasks", ignore_errors=True)  # unfinished work on an engine
     for name in FILES:
         (directory / name).unlink(missing_ok=True)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from condenset.config import field_names
 from condenset.data.options import LoadOptions
+from condenset.engine.options import EngineOptions
 from condenset.errors import UserError
 from condenset.io.directories import wrap_os_errors
 from condenset.io.files import json_hash, read_file, write_file
@@ -20,7 +21,11 @@ from condenset.io.metadata import MAX_BYTES, parse_json_object, read_toml
 IDENTITY = ".run.json"
 MAX_NAMES = 5  # of different settings in an error message
 # Settings that may change: the data are identified by their fingerprints.
-LOCAL_SETTINGS = {"device", "memory_limit", "data_dir", "source", *field_names(LoadOptions)}
+LOCAL_SETTINGS = {
+    *("device", "memory_limit", "data_dir", "source"),
+    *field_names(LoadOptions),
+    *field_names(EngineOptions),
+}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -21,7 +22,7 @@ from condenset.runs.directory import RANKING_CHECKPOINT
 from condenset.runs.events import is_fraction
 from condenset.training.checkpoint import TrainingCheckpoint
 from condenset.training.dataset import DeviceDataset
-from condenset.training.evaluation import evaluation_hash, normalize_like
+from condenset.training.network_scoring import evaluation_hash, normalize_like
 from condenset.training.parallel import MAX_PARALLEL, train_in_parallel
 from condenset.training.protocol import Protocol
 from condenset.training.trainer import Trainer
@@ -60,9 +61,7 @@ class Ranker:
         fields = dataclasses.asdict(protocol)
         del fields["network"], fields["num_networks"]  # events store the spec and the number of a network
         self.settings = evaluation_hash(train_set, eval_sets, fields, run.seed, run.compute)
-        device = run.compute.device
-        self.train_set = DeviceDataset.from_data(train_set, device)
-        self.eval_sets = {name: normalize_like(train_set, images, device) for name, images in eval_sets.items()}
+        self.train_source, self.eval_sources = train_set, eval_sets
         self.accuracies: dict[str, dict[int, dict[str, float]]] = {name: {} for name in specs}  # by number of network
         self.seconds = dict.fromkeys(specs, 0.0)
         self.reasons: dict[str, str] = {}  # why architectures could not be trained
@@ -75,7 +74,7 @@ class Ranker:
             if not isinstance(name, str) or not isinstance(accuracies, dict) or number >= self.protocol.num_networks:
                 continue
             same_spec = name in self.specs and event.get("spec") == self.specs[name]  # a mapping can reuse a name
-            complete = accuracies.keys() == self.eval_sets.keys() and all(map(is_fraction, accuracies.values()))
+            complete = accuracies.keys() == self.eval_sources.keys() and all(map(is_fraction, accuracies.values()))
             if same_spec and complete and number not in self.accuracies[name]:
                 self.accuracies[name][number] = accuracies
                 self.seconds[name] += event["seconds"]
@@ -84,6 +83,17 @@ class Ranker:
             same_spec = name in self.specs and event.get("spec") == self.specs[name]
             if event.get("settings") == self.settings and same_spec:
                 self.reasons[name] = reason
+
+    @functools.cached_property
+    def train_set(self) -> DeviceDataset:
+        """The set to train on, on the device."""
+        return DeviceDataset.from_data(self.train_source, self.run.compute.device)
+
+    @functools.cached_property
+    def eval_sets(self) -> dict[str, DeviceDataset]:
+        """The test images on the device, by name."""
+        device = self.run.compute.device
+        return {name: normalize_like(self.train_source, data, device) for name, data in self.eval_sources.items()}
 
     @property
     def num_done(self) -> int:
@@ -100,7 +110,7 @@ class Ranker:
     def mean_accuracies(self, name: str) -> dict[str, float]:
         """Return the mean accuracies of an architecture, whose networks are all trained, by name of the test images."""
         records = [self.accuracies[name][number] for number in range(self.protocol.num_networks)]
-        return {key: sum(record[key] for record in records) / len(records) for key in self.eval_sets}
+        return {key: sum(record[key] for record in records) / len(records) for key in self.eval_sources}
 
     def train_all(self) -> None:
         """Train and test all missing networks."""
@@ -111,12 +121,13 @@ class Ranker:
     def groups(self) -> Iterator[list[str]]:
         """Yield names of architectures that train in parallel; networks of users train alone."""
         size = max_parallel(self.run.compute)
-        for is_user_network, names in itertools.groupby(self.specs, key=self._is_user_network):
+        for is_user_network, names in itertools.groupby(self.specs, key=self.is_user_network):
             consecutive = list(names)
             for part in split_evenly(len(consecutive), 1 if is_user_network else size):
                 yield consecutive[part]
 
-    def _is_user_network(self, name: str) -> bool:
+    def is_user_network(self, name: str) -> bool:
+        """Return whether an architecture is a builder of the user."""
         try:
             return not networks.has_default_init(self.specs[name])
         except UserError:  # an invalid spec; the error is reported when the network is built
@@ -213,7 +224,7 @@ class Ranker:
         """
         self.reasons[name] = format_error(error)
         self.seconds[name] += seconds
-        if isinstance(error, UserError) and not self._is_user_network(name):
+        if isinstance(error, UserError) and not self.is_user_network(name):
             fields = {"name": name, "spec": self.specs[name], "settings": self.settings}
             self.run.log_event("failed", reason=self.reasons[name], **fields)
         self.run.progress.update(self.num_done)

@@ -20,6 +20,7 @@ from condenset.data.image_data import ImageData, Splits
 from condenset.data.split import train_val_split
 from condenset.engine import ComputeDevice
 from condenset.engine.defaults import torch_defaults
+from condenset.engine.options import EngineOptions
 from condenset.errors import UserError, check, check_path, check_path_encoding, check_type
 from condenset.io.directories import (
     ensure_writable,
@@ -35,7 +36,9 @@ from condenset.networks import Architectures
 from condenset.runs.context import RunContext
 from condenset.runs.directory import RANKING, RANKING_CHECKPOINT, is_run_directory, open_identity
 from condenset.runs.loop import track_progress
+from condenset.runs.tasks import open_run_engine
 from condenset.search.ranker import VALIDATION, Ranker
+from condenset.search.ranking_tasks import rank_on_engine
 from condenset.training.class_matching import align_classes
 from condenset.training.options import TrainingOptions
 from condenset.training.protocol import Protocol, training_protocol
@@ -114,6 +117,9 @@ def rank(
     seed: int = 0,
     device: str | torch.device | None = None,
     precision: str | None = None,
+    engine: str = "local",
+    address: str | None = None,
+    gpus_per_worker: float = 1.0,
     verbose: bool = True,
     **fields: Unpack[RankOptions],
 ) -> Ranking:
@@ -129,6 +135,9 @@ def rank(
         seed: The same seed gives the same ranking.
         device: "cpu", "cuda" or "mps". Default: the fastest one available.
         precision: "float32" or "bfloat16". Default: bfloat16 on GPUs that support it.
+        engine: "local", or "ray" to divide the architectures among workers.
+        address: Address of a Ray cluster, such as "auto" or "ray://HOST:PORT". None: a Ray of this machine.
+        gpus_per_worker: GPUs of each Ray worker; 0.5 for two workers per GPU.
         verbose: Show progress.
         **fields: Fields of `Protocol` except `network` and `learned_steps`. Defaults that differ from those of
             `evaluate`: `num_networks=1`, `epochs=200` and `batch_size=250`.
@@ -162,10 +171,23 @@ def rank(
     protocol = augment.remove_unused_flip(protocol, allow_hflip=train_set.allow_hflip)
     compute = ComputeDevice.select(device, precision)
     run = RunContext(seed=seed, compute=compute, job="rank", progress=make_progress(verbose))
-    if directory is None:
-        return rank_architectures(architectures, train_set, data, protocol, run)
-    check_path("directory", directory)
-    run.directory = Path(directory)
+    with open_run_engine(EngineOptions(engine=engine, address=address, gpus_per_worker=gpus_per_worker), run):
+        if directory is None:
+            return rank_architectures(architectures, train_set, data, protocol, run)
+        check_path("directory", directory)
+        return _rank_in_directory(Path(directory), architectures, train_set, data, protocol, run)
+
+
+def _rank_in_directory(
+    directory: Path,
+    architectures: Architectures,
+    train_set: CondensedSet | ImageData,
+    data: ImageData,
+    protocol: Protocol,
+    run: RunContext,
+) -> Ranking:
+    """Rank architectures in a directory, and write ranking.json there."""
+    run.directory = directory
     _check_directory(run.directory, run)
     ensure_writable(run.directory)
     with lock_directory(run.directory):
@@ -205,6 +227,8 @@ def rank_architectures(
         name: align_classes(train_set, images) for name, images in {VALIDATION: val_set, **(other_sets or {})}.items()
     }
     ranker = Ranker(specs, train_set, eval_sets, protocol, run)
+    if run.engine is not None:
+        rank_on_engine(ranker, run.engine, description)
     with track_progress(run, description, len(specs) * protocol.num_networks, ranker.num_done):
         ranker.train_all()
     rows = sorted((_row(ranker, name) for name in specs), key=lambda row: math.inf if row.reason else -row.accuracy)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import warnings
 
+from condenset.data.class_selection import select_classes
 from condenset.data.condensed_set import CondensedSet
-from condenset.data.image_data import ImageData, select_classes
+from condenset.data.image_data import ImageData
 from condenset.errors import UserError, format_names, option
 
 MAX_NAMES = 3  # class names that a message lists

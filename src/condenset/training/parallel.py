@@ -8,9 +8,12 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from condenset import networks
+from condenset.data.condensed_set import CondensedSet
+from condenset.data.image_data import ImageData
 from condenset.engine import ComputeDevice
 from condenset.engine.compile import uses_custom_kernels
 from condenset.engine.memory import num_networks_that_fit
+from condenset.engine.tasks import Engine
 from condenset.training.dataset import DeviceDataset
 from condenset.training.protocol import Protocol
 
@@ -42,14 +45,20 @@ def train_in_parallel(trainings: Sequence[Iterator[int]], device: torch.device) 
             torch.cuda.current_stream(device).wait_stream(stream)
 
 
-def num_parallel(protocol: Protocol, data: DeviceDataset, compute: ComputeDevice) -> int:
+def num_networks_per_task(num: int, engine: Engine, num_parallel: int) -> int:
+    """Return how many of `num` networks a task trains: those that train in parallel, but so that all workers work."""
+    return max(1, min(num_parallel, -(-num // engine.num_workers())))
+
+
+def num_parallel(protocol: Protocol, data: DeviceDataset | ImageData | CondensedSet, compute: ComputeDevice) -> int:
     """Return how many networks to train at once: several on a GPU if the custom kernels are used and they fit."""
     if compute.device.type != "cuda" or not networks.has_default_init(protocol.network):
         return 1
+    images = data.images_NCHW if isinstance(data, DeviceDataset) else data.images
+    image = (images.shape[1], images.shape[2], images.shape[3])
     with torch.device("meta"):
-        network = networks.build(protocol.network, channels=data.channels, size=data.size, num_classes=data.num_classes)
+        network = networks.build(protocol.network, channels=image[0], size=image[1], num_classes=data.num_classes)
     if not uses_custom_kernels(network, compute):
         return 1
-    image = (data.channels, data.size, data.size)
     num_that_fit = num_networks_that_fit(network, compute, image, min(protocol.batch_size, len(data)))
     return max(1, min(MAX_PARALLEL, num_that_fit))

@@ -23,7 +23,7 @@ from condenset.methods.matching.dm import (
     estimate_memory,
     make_problem,
 )
-from condenset.methods.matching.matcher import estimate_matching_memory
+from condenset.methods.matching.memory import estimate_matching_memory
 from condenset.methods.matching.objectives import mean_distance
 from condenset.methods.matching.sets import Chunk
 from condenset.methods.samplers import RandomNetworks, build_on_meta
@@ -195,8 +195,8 @@ def test_all_sizes_share_the_real_images_of_a_step(monkeypatch: pytest.MonkeyPat
     recipes = [make_recipe(ipc=1), make_recipe(ipc=2)]
     matching = make_problem(tiny_data([6, 6]), recipes, RunContext(compute=CPU))
     calls = []
-    take = matching.store.take_augmented
-    monkeypatch.setattr(matching.store, "take_augmented", lambda *args: calls.append(1) or take(*args))
+    augment = matching.store.augment
+    monkeypatch.setattr(matching.store, "augment", lambda *args: calls.append(1) or augment(*args))
     matching.step()
     assert len(calls) == len(matching.chunks)
 

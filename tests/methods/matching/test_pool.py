@@ -15,7 +15,7 @@ import condenset as cs
 from condenset.io.directories import lock_directory
 from condenset.io.files import json_hash, read_tensors, write_tensors
 from condenset.methods import METHODS, DMRecipe, make_recipe
-from condenset.methods.matching import pool_training
+from condenset.methods.matching import pool_networks
 from condenset.methods.matching.accuracy_groups import EDGES, group_names, in_group
 from condenset.methods.matching.dm import condense
 from condenset.methods.matching.pool import POOL_FILE, NetworkPool
@@ -138,7 +138,7 @@ def assert_equal_pools(pool: NetworkPool, other: NetworkPool) -> None:
 def test_training_in_parallel_does_not_change_the_result(
     tmp_path: Path, trained_pool: NetworkPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool_training, "num_parallel", lambda *_: 2)
+    monkeypatch.setattr(pool_networks, "num_parallel", lambda *_: 2)
     assert_equal_pools(make_pool(tmp_path), trained_pool)
 
 
@@ -147,7 +147,7 @@ def test_interruptions_do_not_change_the_result(
     num_parallel: int, tmp_path: Path, trained_pool: NetworkPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stop in the first epoch, where most states are stored, at the end of an epoch, and later."""
-    monkeypatch.setattr(pool_training, "num_parallel", lambda *_: num_parallel)
+    monkeypatch.setattr(pool_networks, "num_parallel", lambda *_: num_parallel)
     data, protocol = tiny_data(COUNTS), pool_protocol(tiny_data(COUNTS), **TRAINING)
     steps = record_training_steps(monkeypatch)
     for number in (2, 3, 5, 8, 10, 11, 25, 39, 43, 45):  # an epoch has 5 steps

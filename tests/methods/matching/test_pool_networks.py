@@ -21,7 +21,7 @@ from condenset.methods.matching.dm import check_recipe, condense
 from condenset.methods.matching.network_source import estimate_network_bytes
 from condenset.methods.matching.pool import POOL_FILE, NetworkPool
 from condenset.methods.samplers import PoolNetworks, build_on_meta
-from condenset.pipeline.execute import load_or_condense
+from condenset.pipeline.condensing import load_or_condense
 from condenset.runs.context import RunContext
 from condenset.runs.loop import Interrupted
 from helpers.interruption import StopAtStep

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 from PIL import ExifTags, Image, ImageColor, ImageOps, UnidentifiedImageError
@@ -33,7 +34,13 @@ TRANSPOSITIONS = {  # by the value of the EXIF tag Orientation
 
 
 class UnreadableImageError(UserError):
-    """A file is not an image, or a damaged one. `skip_bad` leaves such files out."""
+    """A file is not an image, or a damaged one. `skip_bad` leaves such files out.
+
+    Attributes:
+        unreadable: All files that failed, with the reason.
+    """
+
+    unreadable: Mapping[str, str] = MappingProxyType({})
 
 
 class GitLfsPointerError(UnreadableImageError):

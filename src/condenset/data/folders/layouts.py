@@ -8,9 +8,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from condenset.data.class_names import sort_names
-from condenset.data.file_scan import DatasetWarning
+from condenset.data.file_scan import DatasetWarning, scan_settings
+from condenset.data.path_list import PathList
 from condenset.errors import UserError, by_interface, format_names, has_option, option
 from condenset.io.directories import wrap_os_errors
+from condenset.io.progress import show_progress
 
 JPEG_EXTENSIONS = (".jpg", ".jpeg", ".jfif")
 EXTENSIONS = (*JPEG_EXTENSIONS, ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".pbm", ".pnm")
@@ -64,7 +66,7 @@ def _split_folders(root: Path, names: Sequence[str], splits: Sequence[str]) -> l
     return [name for name in candidates if list_subfolders(root / name)]
 
 
-def list_classes(folder: Path, *, nested: bool = False) -> dict[str, list[str]]:
+def list_classes(folder: Path, *, nested: bool = False) -> dict[str, PathList]:
     """Return the image files of each class, by its folder relative to `folder`, in sorted order.
 
     Args:
@@ -83,9 +85,14 @@ def list_classes(folder: Path, *, nested: bool = False) -> dict[str, list[str]]:
         if name.lower() in SPLIT_NAMES - {*TRAIN_FOLDERS}:  # trains are a common class
             message = f"the folder {name!r} is read as a class: move it elsewhere if it is not one"
             warnings.warn(f"{folder}: {message}", DatasetWarning, stacklevel=2)
-    files = {name: find_images(str(folder / name)) for name in sort_names(names)}
-    _warn_about_other_formats(folder, [path for _, others in files.values() for path in others])
-    classes = {name: paths for name, (paths, _) in files.items()}
+    classes, others = dict[str, PathList](), list[str]()
+    with show_progress(f"listing the files of {folder.name}", len(names), verbose=scan_settings().verbose) as advance:
+        for name in sort_names(names):
+            images, other_images = find_images(str(folder / name))
+            classes[name] = PathList.from_paths(images, str(folder / name))
+            others += other_images
+            advance(1)
+    _warn_about_other_formats(folder, others)
     for name, paths in classes.items():
         if not paths:
             raise UserError(f"{folder} has an empty class: no image in {name!r}")
@@ -122,7 +129,7 @@ def _nested_hint() -> str:
     return f"make every folder a class with {option('nested', True)}"
 
 
-def _list_nested_classes(folder: Path) -> dict[str, list[str]]:
+def _list_nested_classes(folder: Path) -> dict[str, PathList]:
     classes: dict[str, list[str]] = {}
     images, others = find_images(str(folder))
     _warn_about_other_formats(folder, others)
@@ -132,7 +139,7 @@ def _list_nested_classes(folder: Path) -> dict[str, list[str]]:
     if not classes:
         raise UserError(f"{folder} must contain folders of images, but has no image in any folder")
     _warn_about_repeated_names(folder, classes)
-    return {name: classes[name] for name in sort_names(classes)}
+    return {name: PathList.from_paths(classes[name], str(folder)) for name in sort_names(classes)}
 
 
 def _warn_about_repeated_names(folder: Path, names: Iterable[str]) -> None:

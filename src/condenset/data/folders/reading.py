@@ -14,8 +14,10 @@ from joblib import cpu_count
 
 from condenset.config import make_config
 from condenset.data.class_names import match_classes
+from condenset.data.file_scan import use_scan_settings
+from condenset.data.folders.file_scanning import scan_files
 from condenset.data.folders.image_decoding import TargetShape
-from condenset.data.folders.image_files import decode_images, list_reasons, scan_files
+from condenset.data.folders.image_files import decode_images, list_reasons
 from condenset.data.folders.layouts import find_split_folders, list_classes
 from condenset.data.image_data import ImageData
 from condenset.data.lazy import (
@@ -28,6 +30,7 @@ from condenset.data.lazy import (
     read_into_memory,
 )
 from condenset.data.options import FILE_OPTIONS, ImageKeywords, LoadOptions
+from condenset.data.path_list import PathList
 from condenset.engine.defaults import torch_defaults
 from condenset.errors import UserError, check_path
 from condenset.io.user_directories import absolute_path, expand_user
@@ -39,7 +42,7 @@ MIN_FILES_FOR_PROCESSES = 20_000  # for fewer files, starting processes takes lo
 class ImageFiles:
     """Image files with their labels, in class order."""
 
-    paths: list[str]
+    paths: PathList
     labels: Labels
     class_names: tuple[str, ...]
 
@@ -47,12 +50,12 @@ class ImageFiles:
         """Return the files without these, given with the reason. Every class must have a file left."""
         if not unreadable:
             return self
-        rows = np.array([row for row, path in enumerate(self.paths) if path not in unreadable], np.int64)
+        rows = np.flatnonzero([path not in unreadable for path in self.paths])
         empty = np.flatnonzero(np.bincount(self.labels[rows], minlength=len(self.class_names)) == 0)
         if len(empty):
             rule = f"class {self.class_names[empty[0]]!r} must have a readable image, but has none"
             raise UserError(rule, details=list_reasons(unreadable))
-        return ImageFiles([self.paths[row] for row in rows], self.labels[rows], self.class_names)
+        return ImageFiles(self.paths.without(unreadable), self.labels[rows], self.class_names)
 
     def to_split(self, target: TargetShape) -> LazySplit:
         """Return a split that decodes the files when its pixels are read."""
@@ -109,8 +112,9 @@ def from_folder(
     check_path("path", path)
     folder = expand_user(path)
     _check_one_split(folder, load_options)
-    files = list_class_files(folder, nested=load_options.nested)
-    target, scan = scan_files(files.paths, load_options)
+    with use_scan_settings(verbose=verbose):
+        files = list_class_files(folder, nested=load_options.nested)
+        target, scan = scan_files(files.paths, load_options)
     files = files.without(scan.unreadable)
     split = files.to_split(target)
     name = name or folder.resolve().name
@@ -149,7 +153,7 @@ def make_folder_dataset(
     train: ImageFiles, test: ImageFiles | None, source: str, options: LoadOptions, target: TargetShape | None = None
 ) -> LazyDataset:
     """Return the dataset of one or two lists of files. If `target` is None, it is detected from the files."""
-    target, scan = scan_files([*train.paths, *(test.paths if test else ())], options, target)
+    target, scan = scan_files(PathList.join([train.paths, *([test.paths] if test else [])]), options, target)
     train, test = train.without(scan.unreadable), test and test.without(scan.unreadable)
     test_split = match_classes(test.to_split(target), test.class_names, train.class_names, source) if test else None
     used_options = FILE_OPTIONS - {"nested"}  # the files are listed
@@ -164,4 +168,4 @@ def list_class_files(folder: Path, *, nested: bool = False) -> ImageFiles:
     # File names can be any bytes.
     class_names = tuple(os.fsencode(name).decode("utf-8", "backslashreplace") for name in classes)
     labels = np.repeat(np.arange(len(classes)), [len(paths) for paths in classes.values()])
-    return ImageFiles([path for paths in classes.values() for path in paths], labels, class_names)
+    return ImageFiles(PathList.join(classes.values()), labels, class_names)

@@ -19,18 +19,21 @@ from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
 from condenset.data.partition import check_partition
 from condenset.engine.device import ComputeDevice
-from condenset.engine.memory import MemoryEstimate, count_features, default_memory_limit
-from condenset.methods.common import images_per_class, record_loss
-from condenset.methods.matching.matcher import (
-    Matcher,
-    check_batch_norm_memory,
-    estimate_matching_memory,
-    peak_memory,
+from condenset.engine.memory import MemoryEstimate, count_features, default_memory_limit, num_classes_that_fit
+from condenset.methods.common import max_images_per_class, record_loss
+from condenset.methods.matching.matcher import Matcher
+from condenset.methods.matching.memory import check_batch_norm_memory, estimate_matching_memory, peak_memory
+from condenset.methods.matching.network_source import (
+    check_network_source,
+    estimate_network_bytes,
+    make_network_source,
+    prepare_networks,
 )
-from condenset.methods.matching.network_source import check_network_source, estimate_network_bytes, make_network_source
 from condenset.methods.matching.objectives import estimate_objective_memory, make_objective, mean_distance
-from condenset.methods.matching.recipe import DMRecipe
+from condenset.methods.matching.pool_training import check_pool_memory
+from condenset.methods.matching.recipe import POOL_SAMPLERS, DMRecipe
 from condenset.methods.matching.sets import Chunk
+from condenset.methods.matching.user_functions import find_function
 from condenset.methods.recipe import TINY_NETWORK
 from condenset.methods.registry import Method
 from condenset.methods.samplers import build_on_meta, make_forward
@@ -105,7 +108,7 @@ def make_problem(data: ImageData, recipes: Sequence[DMRecipe], run: RunContext) 
         parametrization=recipe.parametrization,
         stages=augment.parse_strategy(recipe.augment, allow_hflip=data.allow_hflip),
         dtype=dtype,
-        memory=_estimate_memory(network, data, recipes, compute),
+        memory=_estimate_memory(network, data, recipes, compute, run.memory_limit),
     )
     problem.objective = make_objective(recipe.objective, run.seed, problem.clock)
     problem.provenance = source.provenance
@@ -118,7 +121,11 @@ def _build_embedding(recipe: DMRecipe, data: ImageData) -> nn.Module:
 
 
 def _estimate_memory(
-    network: nn.Module, data: ImageData, recipes: Sequence[DMRecipe], compute: ComputeDevice
+    network: nn.Module,
+    data: ImageData,
+    recipes: Sequence[DMRecipe],
+    compute: ComputeDevice,
+    memory_limit: int | None,
 ) -> MemoryEstimate:
     """Estimate the memory of recipes that differ in their size alone; the calibration is a second pass."""
     recipe = recipes[0]
@@ -128,6 +135,7 @@ def _estimate_memory(
         data,
         recipes,
         compute,
+        memory_limit=memory_limit,
         objective=_estimate_objective(network, data, recipes),
         network_bytes=estimate_network_bytes(recipe, data, compute),
         synthetic_factor=num_passes * recipe.partition**2,
@@ -136,13 +144,13 @@ def _estimate_memory(
 
 def _estimate_objective(network: nn.Module, data: ImageData, recipes: Sequence[DMRecipe]) -> MemoryEstimate:
     """Estimate the memory of the objective, which all sets need at once."""
-    recipe, num_real = recipes[0], min(recipes[0].batch_size, max(data.class_counts))
+    recipe, num_real = recipes[0], min(recipes[0].batch_size, data.largest_class)
     num_features = count_features(network, (data.channels, data.size, data.size))
     estimates = [
         estimate_objective_memory(
             recipe.objective,
             num_real=num_real,
-            num_synthetic=recipe.partition**2 * max(images_per_class(data, size_recipe)),
+            num_synthetic=recipe.partition**2 * max_images_per_class(data, size_recipe),
             num_features=num_features,
         )
         for size_recipe in recipes
@@ -162,17 +170,29 @@ def num_that_fit(data: ImageData, recipes: Sequence[DMRecipe], run: RunContext) 
     network = _build_embedding(recipes[0], data)
     limit = default_memory_limit(run.compute, run.memory_limit)
     num_classes = data.num_classes if networks.uses_batch_norm(network) else 1
-    estimates = (_estimate_memory(network, data, recipes[:num], run.compute) for num in range(2, len(recipes) + 1))
+    estimates = (
+        _estimate_memory(network, data, recipes[:num], run.compute, run.memory_limit)
+        for num in range(2, len(recipes) + 1)
+    )
     return 1 + sum(limit is None or estimate.total(num_classes) <= limit for estimate in estimates)
 
 
 def estimate_memory(data: ImageData, recipe: DMRecipe, compute: ComputeDevice, memory_limit: int | None) -> int:
     """Return the bytes that a run needs."""
     network = _build_embedding(recipe, data)
-    memory = _estimate_memory(network, data, [recipe], compute)
+    memory = _estimate_memory(network, data, [recipe], compute, memory_limit)
     if networks.uses_batch_norm(network):
         return memory.total(data.num_classes)
     return peak_memory(memory, data.num_classes, compute, memory_limit)
+
+
+def classes_per_chunk(data: ImageData, recipe: DMRecipe, compute: ComputeDevice, memory_limit: int | None) -> int:
+    """Return how many classes pass through the network at once, without a pool: all with batch norm, else what fits."""
+    network = _build_embedding(recipe, data)
+    if networks.uses_batch_norm(network):
+        return data.num_classes
+    memory = _estimate_memory(network, data, [recipe], compute, memory_limit)
+    return num_classes_that_fit(memory, compute, memory_limit)
 
 
 def check_recipe(data: ImageData, recipe: DMRecipe, compute: ComputeDevice, memory_limit: int | None) -> None:
@@ -181,8 +201,21 @@ def check_recipe(data: ImageData, recipe: DMRecipe, compute: ComputeDevice, memo
     check_partition(data.size, recipe.partition)
     check_network_source(recipe, data)
     if memory_limit is not None and networks.uses_batch_norm(network):
-        memory = _estimate_memory(network, data, [recipe], compute)
+        memory = _estimate_memory(network, data, [recipe], compute, memory_limit)
         check_batch_norm_memory(memory, data.num_classes, memory_limit)
+    if recipe.sampler in POOL_SAMPLERS and not recipe.has_pool:
+        check_pool_memory(data, compute, memory_limit)
+
+
+def class_dependence(recipe: DMRecipe) -> str:
+    """Return why the classes cannot be condensed separately, or on other machines."""
+    if recipe.sampler == "queue":
+        return "its networks train on the synthetic images of all classes"
+    if find_function("sampler", recipe.sampler) or find_function("objective", recipe.objective):
+        return "workers do not have your own function"
+    if not networks.has_default_init(recipe.network):
+        return f"workers do not have your own network {recipe.network!r}"
+    return "batch norm mixes the classes" if networks.uses_batch_norm(recipe.network) else ""
 
 
 def presets(ipc: int, dataset: str, size: int) -> dict[str, Any]:
@@ -223,6 +256,10 @@ METHOD = Method(
     condense_sizes=condense_sizes,
     can_share=can_share,
     estimate_memory=estimate_memory,
+    classes_per_chunk=classes_per_chunk,
     num_that_fit=num_that_fit,
+    class_dependence=class_dependence,
+    prepare=prepare_networks,
     supports_snapshots=True,
+    streams_images=True,
 )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -12,17 +14,18 @@ from torch import Tensor, nn
 
 from condenset import augment, networks
 from condenset.augment import Transform
-from condenset.data.class_store import ClassStore
+from condenset.data.batch_stream import BatchStream
+from condenset.data.class_store import ClassStore, ImageBatch
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
 from condenset.data.ipc import format_ipc
+from condenset.data.streamed_store import StreamedStore
 from condenset.engine import rng
-from condenset.engine.compile import Forward, uses_custom_kernels
-from condenset.engine.device import ComputeDevice
-from condenset.engine.memory import MemoryEstimate, estimate_memory, images_per_pass, num_classes_that_fit
-from condenset.errors import UserError
-from condenset.io.bytesize import format_bytes
-from condenset.methods.common import NUM_LOSSES, build_condensed_set, images_per_class
+from condenset.engine.compile import Forward
+from condenset.engine.cuda_graph import try_step
+from condenset.engine.memory import MemoryEstimate
+from condenset.methods.common import NUM_LOSSES, build_condensed_set
+from condenset.methods.matching.memory import max_classes_per_pass, real_images_per_pass
 from condenset.methods.matching.objectives import Objective
 from condenset.methods.matching.sets import Chunk, PaddingMask, Parametrization, SetGroup, SyntheticSets
 from condenset.methods.registry import method_of
@@ -79,8 +82,10 @@ class Matcher(ABC):
         self.forward, self.classify, self.calibration = forward, classify, calibration
         self.images_per_pass = real_images_per_pass(network, data, run.compute)
         batch_norm = networks.uses_batch_norm(network)
-        self.batch_size = min(self.recipe.batch_size, max(data.class_counts))
-        self.store = ClassStore(data, device)
+        self.batch_size = min(self.recipe.batch_size, data.largest_class)
+        self.memory = memory
+        self.stream: BatchStream | None = None  # of a streamed store, while the loop runs
+        self.store = StreamedStore(data, device) if memory.is_streamed else ClassStore(data, device)
         self.sets = SyntheticSets(
             data,
             recipes,
@@ -114,13 +119,20 @@ class Matcher(ABC):
 
     def sample_real(self, chunk: Chunk, transform: Transform | None) -> Tensor:
         """Sample (K, B, C, H, W) real images of each class, augmented."""
+        with self._next_batch(chunk) as batch:
+            if transform is None:
+                return self.store.normalize(batch)
+            return self.store.augment(batch, transform, self.dtype)
+
+    def _next_batch(self, chunk: Chunk) -> AbstractContextManager[ImageBatch]:
+        if self.stream is not None:
+            return self.stream.next_batch()
+        return contextlib.nullcontext(self.store.batch(self._sample_indices(chunk, self.clock)))
+
+    def _sample_indices(self, chunk: Chunk, step: int | Tensor) -> Tensor:
+        """Sample (K, B) indices of the real images of a step."""
         ordered = chunk.real.weight_KN is not None  # padding comes last; without padding the order does not matter
-        indices_KB = self.store.sample_class_indices(
-            self.real_key, self.clock, chunk.classes_K, self.batch_size, ordered=ordered
-        )
-        if transform is None:
-            return self.store.take_normalized(indices_KB)
-        return self.store.take_augmented(indices_KB, transform, self.dtype)
+        return self.store.sample_class_indices(self.real_key, step, chunk.classes_K, self.batch_size, ordered=ordered)
 
     def augment(self, images_KICHW: Tensor, transform: Transform | None) -> Tensor:
         """Apply the augmentation of each class to its synthetic images."""
@@ -167,7 +179,7 @@ class Matcher(ABC):
         assert self.classify is not None
         total = torch.zeros((), device=self.clock.device)
         mask = chunk.synthetic[group.index]
-        labels_KI = chunk.classes_K[:, None].expand(images_KICHW.shape[:2])
+        labels_KI = (self.data.first_class + chunk.classes_K)[:, None].expand(images_KICHW.shape[:2])
         logits_KIL = self._apply(self.classify, classifier, images_KICHW, mask)
         entropy_KI = F.cross_entropy(logits_KIL.float().mT, labels_KI, reduction="none")
         for columns, weight_KI in group.split(mask):
@@ -198,84 +210,33 @@ class Matcher(ABC):
             )
 
         description = f"{method_of(self.recipe).name}, {', '.join(map(format_ipc, ipcs))} per class"
-        seconds = run_loop(
-            run, self.state, self.recipe.iterations, self.make_step, description, lambda seconds: result(0, seconds)
-        )
+        description += ", images streamed" if self.memory.is_streamed else ""
+        try:
+            seconds = run_loop(
+                run, self.state, self.recipe.iterations, self.make_step, description, lambda seconds: result(0, seconds)
+            )
+        finally:
+            self.close()
         return [result(index, seconds) for index in range(len(slices))]
 
     def make_step(self) -> Callable[[int], None]:
         """Return the step of the loop, captured if possible; called once the state is restored."""
-        return make_loop_step(self.step, self.state, self.networks, self.run.compute)
+        if isinstance(self.store, StreamedStore):
+            if not self.networks.on_host:
+                try_step(self.step, list(self.state.values()), self.run.compute)
+            max_images = max(len(chunk.classes_K) for chunk in self.chunks) * self.batch_size
+            self.stream = BatchStream(self.store, self._iter_indices(int(self.clock)), max_images)
+        captured = self.stream is None  # a graph cannot wait for threads
+        return make_loop_step(self.step, self.state, self.networks, self.run.compute, captured=captured)
 
+    def _iter_indices(self, first: int) -> Iterator[Tensor]:
+        """Yield the indices of all batches from iteration `first` on."""
+        for step in range(first, self.recipe.iterations):
+            for chunk in self.chunks:
+                yield self._sample_indices(chunk, step)
 
-def real_images_per_pass(network: nn.Module, data: ImageData, compute: ComputeDevice) -> int | None:
-    """Return how many real images pass at a time: few on a CPU, all (None) on a GPU or with batch norm."""
-    image = (data.channels, data.size, data.size)
-    return None if networks.uses_batch_norm(network) else images_per_pass(network, compute, image)
-
-
-def max_classes_per_pass(data: ImageData, run: RunContext, memory: MemoryEstimate, *, batch_norm: bool) -> int:
-    """Return how many classes pass together: all with batch norm, else what fits."""
-    num_classes = data.num_classes
-    if batch_norm:
-        if run.classes_per_chunk is not None and run.classes_per_chunk < num_classes:
-            raise UserError(
-                f"batch norm needs all {num_classes} classes in one pass, but got chunks of {run.classes_per_chunk}"
-            )
-        check_batch_norm_memory(memory, num_classes, run.memory_limit)
-        return num_classes
-    return run.classes_per_chunk or num_classes_that_fit(memory, run.compute, run.memory_limit)
-
-
-def peak_memory(memory: MemoryEstimate, num_classes: int, compute: ComputeDevice, memory_limit: int | None) -> int:
-    """Return the bytes of a run without batch norm, which processes as many classes at once as fit."""
-    return memory.total(min(num_classes, num_classes_that_fit(memory, compute, memory_limit)))
-
-
-def check_batch_norm_memory(memory: MemoryEstimate, num_classes: int, memory_limit: int | None) -> None:
-    """Refuse a memory limit that smaller chunks cannot meet: with batch norm all classes pass together."""
-    needed = memory.total(num_classes)
-    if memory_limit is not None and needed > memory_limit:
-        raise UserError(
-            f"batch norm needs all {num_classes} classes in one pass, which takes about {format_bytes(needed)}, "
-            f"but the memory limit is {format_bytes(memory_limit)}"
-        )
-
-
-def estimate_matching_memory(
-    network: nn.Module,
-    data: ImageData,
-    recipes: Sequence[Any],
-    compute: ComputeDevice,
-    *,
-    objective: MemoryEstimate = NO_MEMORY,
-    network_bytes: int = 0,
-    synthetic_factor: int = 1,
-) -> MemoryEstimate:
-    """Estimate the memory of matching with these recipes.
-
-    Args:
-        network: Maps images to features.
-        data: The real images.
-        recipes: One per set.
-        compute: Device and precision.
-        objective: Memory that the objective needs beyond the features.
-        network_bytes: Bytes of the networks that the sampler holds.
-        synthetic_factor: Passes of decoded images through networks per stored image.
-    """
-    largest_class = max(data.class_counts)
-    ipcs = [max(images_per_class(data, recipe)) for recipe in recipes]
-    estimate = estimate_memory(
-        network,
-        compute,
-        (data.channels, data.size, data.size),
-        real_per_class=min(recipes[0].batch_size, largest_class),
-        synthetic_per_class=synthetic_factor * (max(ipcs) if networks.uses_batch_norm(network) else sum(ipcs)),
-        custom_kernels=uses_custom_kernels(network, compute),
-        num_stored=len(data.images),
-        num_learned=data.num_classes * sum(ipcs),
-        images_per_pass=real_images_per_pass(network, data, compute),
-        objective_bytes=objective.bytes_per_class,
-    )
-    fixed_bytes = estimate.fixed_bytes + objective.fixed_bytes + network_bytes
-    return MemoryEstimate(fixed_bytes, estimate.bytes_per_class)
+    def close(self) -> None:
+        """End the threads that read images ahead."""
+        if self.stream is not None:
+            self.stream.close()
+            self.stream = None  # it refers to this object

@@ -5,6 +5,7 @@ Shapes: K classes, B real and I synthetic images per class, F pixels.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -18,12 +19,12 @@ from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
 from condenset.engine.compile import functional_forward
 from condenset.engine.device import ComputeDevice
-from condenset.engine.memory import MemoryEstimate
+from condenset.engine.memory import MemoryEstimate, num_classes_that_fit
 from condenset.engine.rng import make_key
-from condenset.errors import check, check_choice
-from condenset.methods.common import images_per_class
+from condenset.errors import check, check_choice, option
+from condenset.methods.common import max_images_per_class
 from condenset.methods.matching.dm import DistributionMatching
-from condenset.methods.matching.matcher import estimate_matching_memory, peak_memory
+from condenset.methods.matching.memory import estimate_matching_memory, peak_memory
 from condenset.methods.matching.objectives import Objective, mean_distance, pair_mean, squared_distances
 from condenset.methods.recipe import INITS, Recipe, check_learning_fields
 from condenset.methods.registry import Method
@@ -94,7 +95,7 @@ def make_problem(data: ImageData, recipe: MMDRecipe, run: RunContext) -> Distrib
         objective=mean_distance,
         stages=(),
         dtype=torch.float32,
-        memory=_matching_memory(data, recipe, compute),
+        memory=_matching_memory(data, recipe, compute, run.memory_limit),
     )
     if recipe.kernel != "linear":
         norm = 1 if recipe.kernel == "laplacian" else 2
@@ -157,21 +158,32 @@ def median_distance(store: ClassStore, seed: int, norm: int) -> float:
         distances.append(torch.pdist(store.take_normalized(index).flatten(1), p=norm))
     all_distances = torch.cat(distances)
     median = float(all_distances.median()) if len(all_distances) else 0.0
-    num_pixels = store.images_NCHW[0].numel()
+    num_pixels = math.prod(store.image_shape)
     return median or num_pixels ** (1 / norm)  # with one image per class, or equal images, any scale will do
 
 
 def estimate_memory(data: ImageData, recipe: MMDRecipe, compute: ComputeDevice, memory_limit: int | None) -> int:
     """Return the bytes that a run needs."""
     compute = ComputeDevice(compute.device, torch.float32)
-    return peak_memory(_matching_memory(data, recipe, compute), data.num_classes, compute, memory_limit)
+    memory = _matching_memory(data, recipe, compute, memory_limit)
+    return peak_memory(memory, data.num_classes, compute, memory_limit)
 
 
-def _matching_memory(data: ImageData, recipe: MMDRecipe, compute: ComputeDevice) -> MemoryEstimate:
-    batch_size, ipc = min(recipe.batch_size, max(data.class_counts)), max(images_per_class(data, recipe))
+def classes_per_chunk(data: ImageData, recipe: MMDRecipe, compute: ComputeDevice, memory_limit: int | None) -> int:
+    """Return how many classes are computed at once."""
+    compute = ComputeDevice(compute.device, torch.float32)
+    return num_classes_that_fit(_matching_memory(data, recipe, compute, memory_limit), compute, memory_limit)
+
+
+def _matching_memory(
+    data: ImageData, recipe: MMDRecipe, compute: ComputeDevice, memory_limit: int | None
+) -> MemoryEstimate:
+    batch_size, ipc = min(recipe.batch_size, data.largest_class), max_images_per_class(data, recipe)
     pair_bytes = _pair_bytes(recipe.kernel, batch_size, ipc, data.images[0].numel())
     objective = MemoryEstimate(0, pair_bytes)
-    return estimate_matching_memory(nn.Flatten(), data, [recipe], compute, objective=objective)
+    return estimate_matching_memory(
+        nn.Flatten(), data, [recipe], compute, memory_limit=memory_limit, objective=objective
+    )
 
 
 def _pair_bytes(kernel: str, real: int, synthetic: int, num_pixels: int) -> int:
@@ -188,6 +200,12 @@ def presets(ipc: int, dataset: str, size: int) -> dict[str, Any]:
     return {"iterations": 10_000} if size >= 64 else {}
 
 
+def class_dependence(recipe: MMDRecipe) -> str:
+    """Return why the classes cannot be condensed separately."""
+    needs_median = recipe.kernel in ("rbf", "laplacian") and not recipe.bandwidth
+    return f"the bandwidth is a median over all classes unless {option('bandwidth')} gives one" if needs_median else ""
+
+
 METHOD = Method(
     name="mmd",
     recipe=MMDRecipe,
@@ -196,5 +214,8 @@ METHOD = Method(
     presets=presets,
     tiny={"iterations": 5, "batch_size": 32},
     estimate_memory=estimate_memory,
+    classes_per_chunk=classes_per_chunk,
+    class_dependence=class_dependence,
     supports_snapshots=True,
+    streams_images=True,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
@@ -17,8 +18,16 @@ from condenset import augment, networks
 from condenset.data.image_data import ImageData
 from condenset.engine.compile import Forward, functional_forward, with_autocast
 from condenset.engine.device import ComputeDevice
+from condenset.engine.tasks import SharedValue, write_files
 from condenset.errors import UserError, check
-from condenset.methods.matching.pool import NetworkPool, PoolState, check_pool_parent, pool_path, weights_dtype
+from condenset.methods.matching.pool import (
+    POOL_FILE,
+    NetworkPool,
+    PoolState,
+    check_pool_parent,
+    pool_path,
+    weights_dtype,
+)
 from condenset.methods.matching.pool_trainer import checkpoint_epochs
 from condenset.methods.matching.pool_training import expert_protocol, fill_pool, pool_metadata
 from condenset.methods.matching.queue import NetworkQueue, queue_size
@@ -144,12 +153,55 @@ def _load_or_train_pool(
         pool.check_compatible(recipe.network, data)
         weights_EST, provenance = _read_states(pool, pool.num_networks, recipe.sampler, network, run)
         return weights_EST, {"fingerprint": pool.fingerprint, **provenance}
-    protocol = expert_protocol(data, network=recipe.network, epochs=recipe.pool_epochs)
     with tempfile.TemporaryDirectory(prefix="condenset-pool-") as temporary:
-        parent = Path(recipe.pool) if recipe.pool else run.networks_directory or Path(temporary)
-        path = pool_path(parent, pool_metadata(data, protocol, run, num_checkpoints=NUM_CHECKPOINTS))
-        pool = fill_pool(data, path, recipe.pool_size, protocol, run, num_checkpoints=NUM_CHECKPOINTS)
+        pool = _train_pool(recipe, data, run, Path(temporary))
         return _read_states(pool, recipe.pool_size, recipe.sampler, network, run)
+
+
+def _train_pool(recipe: DMRecipe, data: ImageData, run: RunContext, temporary: Path) -> NetworkPool:
+    """Train the networks of a recipe that do not exist yet; without a directory of the run, in a temporary one."""
+    protocol = expert_protocol(data, network=recipe.network, epochs=recipe.pool_epochs)
+    parent = Path(recipe.pool) if recipe.pool else run.networks_directory or temporary
+    path = pool_path(parent, pool_metadata(data, protocol, run, num_checkpoints=NUM_CHECKPOINTS))
+    return fill_pool(data, path, recipe.pool_size, protocol, run, num_checkpoints=NUM_CHECKPOINTS)
+
+
+def prepare_networks(data: ImageData, recipe: DMRecipe, run: RunContext) -> PoolTransfer | None:
+    """Train the networks that a recipe needs, and return how workers get them; None if there are none."""
+    if recipe.sampler not in POOL_SAMPLERS:
+        return None
+    assert run.engine is not None and run.directory is not None
+    pool = NetworkPool.load(recipe.pool) if recipe.has_pool else _train_pool(recipe, data, run, run.directory)
+    return PoolTransfer(pool.directory, run.engine.share(_read_files(pool)), is_pool=recipe.has_pool)
+
+
+def _read_files(pool: NetworkPool) -> dict[str, bytes]:
+    """Return the content of the files of a pool by name."""
+    paths = [pool.directory / POOL_FILE, *dict.fromkeys(state.path for state in pool.states)]
+    return {path.name: path.read_bytes() for path in paths}
+
+
+@dataclass(frozen=True)
+class PoolTransfer:
+    """A pool of networks on its way to workers.
+
+    Attributes:
+        directory: The directory of the pool. A worker that has it reads the networks there.
+        files: The files of the pool by name.
+        is_pool: Whether the recipe names the pool itself, not the directory that runs store their pools in.
+    """
+
+    directory: Path
+    files: SharedValue
+    is_pool: bool
+
+    def install(self, recipe: DMRecipe, directory: Path) -> DMRecipe:
+        """Return the recipe with the place of the pool on this worker."""
+        target = self.directory
+        if not target.is_dir():
+            target = directory / target.name
+            write_files(target, self.files.get())
+        return dataclasses.replace(recipe, pool=str(target if self.is_pool else target.parent))
 
 
 def _read_states(

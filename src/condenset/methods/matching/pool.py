@@ -167,7 +167,7 @@ class NetworkPool:
 
         With `classifier`, the numbers of classes must be equal; with `labels`, the classes and their order.
         """
-        metadata, shape, names = self.metadata, (data.channels, data.size, data.size), list(data.class_names)
+        metadata, shape, names = self.metadata, (data.channels, data.size, data.size), list(data.all_class_names)
         pool_shape = (metadata["channels"], metadata["size"], metadata["size"])
         check(pool_shape == shape, f"images must have the shape {pool_shape} of the pool {self.directory}", shape)
         network = networks.canonical_spec(spec, size=data.size)

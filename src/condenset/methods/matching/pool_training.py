@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 from collections.abc import Sequence
@@ -14,29 +13,23 @@ import torch
 from condenset import augment, networks
 from condenset.config import MAX_NETWORKS
 from condenset.data.image_data import ImageData, check_image_data
-from condenset.data.split import train_val_split
+from condenset.data.streamed_store import check_images_fit
 from condenset.engine import ComputeDevice
 from condenset.engine.defaults import torch_defaults
-from condenset.engine.memory import remaining_groups
 from condenset.errors import check, check_int
 from condenset.io.directories import ensure_writable, lock_directory, remove_temporary_files, wrap_os_errors
-from condenset.io.files import json_hash, write_file, write_tensors
+from condenset.io.files import json_hash, write_file
 from condenset.io.progress import make_progress
 from condenset.methods.matching.accuracy_groups import EDGES, group_names
 from condenset.methods.matching.pool import POOL_FILE, NetworkPool, check_pool_directory
-from condenset.methods.matching.pool_trainer import PoolTrainer, checkpoint_epochs
+from condenset.methods.matching.pool_networks import network_path, train_networks
+from condenset.methods.matching.pool_tasks import train_on_engine
 from condenset.methods.reference_network import training_metadata
 from condenset.runs.context import RunContext
-from condenset.runs.loop import track_progress
-from condenset.training.checkpoint import TrainingCheckpoint
-from condenset.training.dataset import DeviceDataset
-from condenset.training.parallel import num_parallel, train_in_parallel
 from condenset.training.protocol import Protocol, training_protocol
-from condenset.training.trainer import Trainer
 
 EPOCHS = 30
 EXPERT_BATCH_SIZE, EXPERT_AUGMENT = 256, "color+crop"
-VAL_SHARE = 0.1  # of the training images of every class
 
 
 @torch_defaults()
@@ -138,78 +131,33 @@ def fill_pool(
     """
     num_networks = check_int("num_networks", num_networks, 1, MAX_NETWORKS)
     metadata = pool_metadata(data, protocol, run, edges=edges, num_checkpoints=num_checkpoints)
+    if _is_complete(directory, num_networks, metadata):  # several workers may read it at once
+        return NetworkPool.load(directory)
+    check_pool_memory(data, run.compute, run.memory_limit)
     ensure_writable(directory)
     with lock_directory(directory):
         _initialize_directory(directory, metadata)
-        missing = [number for number in range(num_networks) if not _path(directory, number).exists()]
+        missing = [number for number in range(num_networks) if not network_path(directory, number).exists()]
         if missing:
             states = (group_names(edges) if edges else [], num_checkpoints)
-            _train_networks(data, directory, num_networks, missing, protocol, states, json_hash(metadata), run)
+            train = train_networks if run.engine is None else train_on_engine
+            train(data, directory, num_networks, missing, protocol, states, json_hash(metadata), run)
         return NetworkPool.load(directory)
 
 
-def _train_networks(
-    data: ImageData,
-    directory: Path,
-    num_networks: int,
-    missing: Sequence[int],
-    protocol: Protocol,
-    states: tuple[Sequence[str], int],
-    pool_hash: str,
-    run: RunContext,
-) -> None:
-    """Train the missing networks, several at a time where the device allows it, and write their files."""
-    (groups, num_checkpoints), device = states, run.compute.device
-    train_set, val_set = (DeviceDataset.from_data(part, device) for part in _split(data, bool(groups), run.seed))
-    batches = remaining_groups(num_networks, num_parallel(protocol, train_set, run.compute), missing)
-    trainers = [
-        PoolTrainer(
-            Trainer(protocol.network, train_set, protocol, run.compute),
-            val_set,
-            groups,
-            store_epochs=checkpoint_epochs(protocol.total_epochs, num_checkpoints),
-        )
-        for _ in range(max(map(len, batches)))
-    ]
-    num_steps = trainers[0].num_steps
-    done = (num_networks - len(missing)) * num_steps
-    with track_progress(run, "training a pool of networks", num_networks * num_steps, done):
-        for numbers in batches:
-            in_use = dict(zip(numbers, trainers, strict=False))
-            job = f"pool {pool_hash}: networks {numbers}"
-            checkpoint = TrainingCheckpoint(run, list(in_use.values()), directory=directory, job=job, recipe={})
-            trainings = [
-                trainer.iter_train(run.seed, number, load_state)
-                for (number, trainer), load_state in zip(in_use.items(), checkpoint.state_loaders, strict=True)
-            ]
-            for step in train_in_parallel(trainings, run.compute.device):
-                run.progress.update(done + step * len(in_use))
-                if step < num_steps:  # trained networks are stored even if the user asks to stop
-                    checkpoint.save_if_due(step)
-            done += num_steps * len(in_use)
-            seconds = round(checkpoint.seconds / len(in_use), 3)
-            for number, trainer in in_use.items():
-                with wrap_os_errors(directory):
-                    metadata = trainer.file_metadata(pool_hash, seconds)
-                    write_tensors(_path(directory, number), {"weights": trainer.weights_SP}, metadata)
-                run.log_event("network", net=number, seconds=seconds)
-            checkpoint.delete()
-
-
-def _split(data: ImageData, has_groups: bool, seed: int) -> tuple[ImageData, ImageData]:
-    """Return the images to train on and to validate with."""
-    if has_groups:
-        return train_val_split(data, VAL_SHARE, seed=seed)
-    return data, dataclasses.replace(data, images=data.images[::10], labels=data.labels[::10], stored_fingerprint="")
+def check_pool_memory(data: ImageData, compute: ComputeDevice, memory_limit: int | None) -> None:
+    """Raise a UserError if the images that the networks train on do not fit the device."""
+    way_out = "choose dm, which needs no trained networks and streams images from disk"
+    check_images_fit(data, compute, memory_limit, "a pool of trained networks", way_out)
 
 
 def pool_metadata(
     data: ImageData, protocol: Protocol, run: RunContext, *, edges: Sequence[float] = (), num_checkpoints: int = 0
 ) -> dict[str, Any]:
     """Return everything that decides the networks of a pool, as JSON values."""
-    shape = {"channels": data.channels, "size": data.size, "num_classes": data.num_classes}
+    shape = {"channels": data.channels, "size": data.size, "num_classes": len(data.all_class_names)}
     states = {"edges": list(edges), **({"num_checkpoints": num_checkpoints} if num_checkpoints else {})}
-    return training_metadata(data, protocol, run) | shape | states | {"class_names": list(data.class_names)}
+    return training_metadata(data, protocol, run) | shape | states | {"class_names": list(data.all_class_names)}
 
 
 def _initialize_directory(directory: Path, metadata: dict[str, Any]) -> None:
@@ -221,5 +169,9 @@ def _initialize_directory(directory: Path, metadata: dict[str, Any]) -> None:
         remove_temporary_files(directory, ["*.safetensors", POOL_FILE, "checkpoint"])
 
 
-def _path(directory: Path, number: int) -> Path:
-    return directory / f"{number:04d}.safetensors"
+def _is_complete(directory: Path, num_networks: int, metadata: dict[str, Any]) -> bool:
+    """Return whether a directory is the pool with this metadata and has all networks."""
+    if not (directory / POOL_FILE).is_file():
+        return False
+    check_pool_directory(directory, metadata)
+    return all(network_path(directory, number).exists() for number in range(num_networks))

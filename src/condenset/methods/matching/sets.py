@@ -19,7 +19,14 @@ from condenset.data.class_store import ClassStore
 from condenset.data.image_data import ImageData
 from condenset.data.partition import check_decoded_size, decode_partition, encode_partition
 from condenset.engine.memory import split_evenly
-from condenset.methods.common import class_labels, images_per_class, initial_images, mean_weights, remove_padding
+from condenset.methods.common import (
+    class_labels,
+    images_per_class,
+    initial_images,
+    max_images_per_class,
+    mean_weights,
+    remove_padding,
+)
 
 
 class PaddingMask(NamedTuple):
@@ -36,6 +43,11 @@ class SetSlice(NamedTuple):
     counts: list[int]  # images per class
     columns: slice
 
+    @property
+    def width(self) -> int:
+        """The number of columns: the images of the largest class of the set."""
+        return int(self.columns.stop - self.columns.start)
+
 
 @dataclass(frozen=True)
 class SetGroup:
@@ -51,7 +63,7 @@ class SetGroup:
         """Yield the columns of each set among the decoded images of the group, and their weights."""
         for set_slice in self.slices:
             start = set_slice.columns.start - self.columns.start
-            stop = start + max(set_slice.counts)
+            stop = start + set_slice.width
             columns = slice(start * self.num_decoded, stop * self.num_decoded)
             yield columns, None if mask.weight_KN is None else mask.weight_KN[:, columns]
 
@@ -115,9 +127,10 @@ class SyntheticSets:
             counts = images_per_class(data, recipe)
             bytes_per_image = 4 * data.channels * data.size**2 + 8  # float32, and a label
             check_decoded_size(sum(counts) * bytes_per_image, parametrization.partition)
-            self.slices.append(SetSlice(recipe, counts, slice(start, start + max(counts))))
-            images.append(self._initial_images(store, recipe.init, seed, max(counts)))
-            start += max(counts)
+            width = max_images_per_class(data, recipe)
+            self.slices.append(SetSlice(recipe, counts, slice(start, start + width)))
+            images.append(self._initial_images(store, recipe.init, seed, width))
+            start += width
         self.images_KICHW = torch.cat(images, 1)
         self.velocity = torch.zeros_like(self.images_KICHW)
         self.average = self.images_KICHW.clone() if parametrization.average_from is not None else None
@@ -138,7 +151,7 @@ class SyntheticSets:
         rates = [set_slice.recipe.lr for set_slice in slices]
         lr: float | Tensor = rates[0]
         if len(set(rates)) > 1:
-            columns = [torch.full((max(s.counts), 1, 1, 1), s.recipe.lr) for s in slices]
+            columns = [torch.full((s.width, 1, 1, 1), s.recipe.lr) for s in slices]
             lr = torch.cat(columns).to(self.device)
         columns_of_group = slice(slices[0].columns.start, slices[-1].columns.stop)
         return SetGroup(index, slices, columns_of_group, lr, self.num_decoded)
@@ -152,7 +165,7 @@ class SyntheticSets:
     def split(self, max_classes: int) -> list[Chunk]:
         """Split the classes into chunks of at most `max_classes`."""
         real_weight_KB = mean_weights([min(self.batch_size, count) for count in self.class_counts], self.batch_size)
-        compact_weight_KI = torch.cat([mean_weights(s.counts, max(s.counts)) for s in self.slices], 1)
+        compact_weight_KI = torch.cat([mean_weights(s.counts, s.width) for s in self.slices], 1)
         synthetic_weight_KI = compact_weight_KI.repeat_interleave(self.num_decoded, 1) / self.num_decoded
         chunks = []
         for rows in split_evenly(len(self.class_counts), max_classes):

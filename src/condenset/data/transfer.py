@@ -1,0 +1,126 @@
+"""Send images to another machine: by the path of their file if it has the same file, else pixel by pixel."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from condenset.data.class_selection import take_classes
+from condenset.data.condensed_set import CondensedSet
+from condenset.data.image_data import ImageData
+from condenset.data.lazy import Labels, Pixels
+from condenset.data.memmap import map_images
+from condenset.engine.tasks import Engine, SharedValue
+from condenset.errors import UserError
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ImageMessage:
+    """Images on their way to a worker.
+
+    Attributes:
+        fields: The fields of `ImageData` except images and labels.
+        labels: The labels.
+        images: The images. None: they are in the file that `fields` names.
+        first_row: The row of the first image in the file.
+    """
+
+    fields: dict[str, Any]
+    labels: Labels
+    images: Pixels | None
+    first_row: int = 0
+
+    def open(self) -> ImageData:
+        """Return the images.
+
+        Raises:
+            UserError: This machine does not have the file.
+        """
+        if self.images is not None:
+            images = _from_numpy(self.images)
+        else:
+            file, fingerprint = Path(self.fields["file"]), self.fields["stored_fingerprint"]
+            mapped = map_images(file, fingerprint)
+            if mapped is None:
+                raise UserError(f"{file} does not exist on this machine, or has other images")
+            images = mapped[self.first_row : self.first_row + len(self.labels)]
+        return ImageData(images=images, labels=_from_numpy(self.labels), **self.fields)
+
+
+def has_file(data: ImageData) -> bool:
+    """Return whether the images are those of a memory-mapped file, so that a path is enough to send them."""
+    return bool(data.file) and data.whole is None and map_images(Path(data.file), data.fingerprint) is not None
+
+
+def pack_images(data: ImageData, classes: range | None = None, *, by_file: bool) -> ImageMessage:
+    """Return a message with the images of consecutive classes.
+
+    Args:
+        data: The images of all classes.
+        classes: The classes. None: all.
+        by_file: Send the path of the file in place of the pixels; only if `has_file`.
+    """
+    part = data if classes is None else take_classes(data, classes)
+    names = [field.name for field in dataclasses.fields(part) if field.name not in ("images", "labels")]
+    fields = {name: getattr(part, name) for name in names} | {"stored_fingerprint": data.fingerprint}
+    first_row = sum(data.class_counts[: classes.start]) if classes else 0
+    images = None if by_file else part.images.contiguous().numpy()
+    return ImageMessage(fields=fields, labels=part.labels.numpy(), images=images, first_row=first_row)
+
+
+class ImageSender:
+    """Sends the images of a dataset to tasks: first the path of their file, and the pixels once a task has failed.
+
+    Args:
+        data: The images of all classes.
+        engine: The engine of the tasks.
+    """
+
+    def __init__(self, data: ImageData, engine: Engine) -> None:
+        self.data, self.engine = data, engine
+        self._by_file, self._sent = has_file(data), set[object]()
+        self._whole: SharedValue | None = None
+
+    def send(self, task: object, classes: range | None = None) -> SharedValue:
+        """Return the images for a task; None: of all classes, which reach each machine once."""
+        self._by_file &= task not in self._sent  # the worker may not have had the file
+        self._sent.add(task)
+        if self._by_file or classes is not None:
+            return SharedValue(pack_images(self.data, classes, by_file=self._by_file))
+        if self._whole is None:
+            self._whole = self.engine.share(pack_images(self.data, by_file=False))
+        return self._whole
+
+
+class SetSender:
+    """Sends a condensed set to tasks. It reaches each machine once."""
+
+    def __init__(self, condensed: CondensedSet, engine: Engine) -> None:
+        self._shared = engine.share(condensed)
+
+    def send(self, task: object) -> SharedValue:
+        """Return the set for a task."""
+        return self._shared
+
+
+def make_sender(train_set: CondensedSet | ImageData, engine: Engine) -> ImageSender | SetSender:
+    """Return what sends a training set to tasks."""
+    return ImageSender(train_set, engine) if isinstance(train_set, ImageData) else SetSender(train_set, engine)
+
+
+def open_shared(shared: SharedValue) -> Any:
+    """Return the images or the set that a sender sent."""
+    content = shared.get()
+    return content.open() if isinstance(content, ImageMessage) else content
+
+
+def _from_numpy(array: np.ndarray[Any, Any]) -> torch.Tensor:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(array)

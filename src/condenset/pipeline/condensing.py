@@ -1,0 +1,158 @@
+"""Condense a set, or load it if it exists; several sets at once on an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from condenset.data.condensed_set import CondensedSet
+from condenset.data.image_data import ImageData
+from condenset.errors import UserError
+from condenset.methods import METHODS, Method, Recipe, method_of
+from condenset.methods.sharding import CondenseJob, condense_jobs, remove_shards
+from condenset.runs.context import RunContext
+
+OTHER_SIZES = "other sizes"  # key in a checkpoint's recipe: how the sets that are learned at once differ from the first
+
+
+def load_or_condense(
+    path: Path | None,
+    method: str,
+    recipe: Recipe,
+    data: ImageData,
+    run: RunContext,
+    others: Mapping[Path, Recipe] = MappingProxyType({}),
+) -> CondensedSet:
+    """Return the set at `path` if it exists; else condense it and save it there.
+
+    Args:
+        path: File of the set. None: the set is not saved.
+        method: Name of the method.
+        recipe: Settings of the method.
+        data: The training images.
+        run: The run.
+        others: Sets of other sizes, by path. As many of them as fit the memory limit are learned at once with this set
+            and saved, except where a file exists.
+    """
+    if path and (stored := load_stored_set(path, recipe, data, run)):
+        return stored
+    entry, shared = METHODS[method], _choose_shared(method, recipe, data, run, others)
+    run.recipe, run.previous_seconds = _checkpoint_recipe(method, recipe, list(shared.values()), data, run), 0.0
+    recipes = [recipe, *shared.values()]
+    if run.engine is not None and not run.snapshots:  # workers do not save snapshots
+        ((_, sets),) = condense_jobs([CondenseJob(recipes=recipes, data=data, run=run)], run)
+    elif shared:
+        assert entry.condense_sizes is not None
+        sets = entry.condense_sizes(data, recipes, run)
+    else:
+        sets = [entry.condense(data, recipe, run)]
+    if path:
+        _save_sets([path, *shared], sets, run)
+        run.delete_checkpoint()
+        remove_shards(run.job, run)
+    return sets[0]
+
+
+@dataclass(frozen=True)
+class SetRequest:
+    """A set to condense.
+
+    Attributes:
+        path: File of the set.
+        recipe: Its settings.
+        run: The run, with the job and the seed of the set.
+        others: Sets of other sizes, by path, that can be learned at once with it.
+    """
+
+    path: Path
+    recipe: Recipe
+    run: RunContext
+    others: Mapping[Path, Recipe]
+
+
+def condense_missing(requests: Sequence[SetRequest], data: ImageData, run: RunContext) -> None:
+    """Condense the sets that do not exist yet as tasks of the engine of a run, all at the same time."""
+    jobs, paths = [], []
+    covered: set[Path] = set()  # learned at once with an earlier set
+    for request in requests:
+        job_run, recipe, method = request.run, request.recipe, method_of(request.recipe).name
+        if request.path in covered or load_stored_set(request.path, recipe, data, job_run):
+            continue
+        shared = _choose_shared(method, recipe, data, job_run, request.others)
+        job_run.recipe = _checkpoint_recipe(method, recipe, list(shared.values()), data, job_run)
+        covered |= shared.keys()
+        jobs.append(CondenseJob(recipes=[recipe, *shared.values()], data=data, run=job_run))
+        paths.append([request.path, *shared])
+    for number, sets in condense_jobs(jobs, run):
+        _save_sets(paths[number], sets, run)
+        remove_shards(jobs[number].run.job, run)
+
+
+def _choose_shared(
+    method: str, recipe: Recipe, data: ImageData, run: RunContext, others: Mapping[Path, Recipe]
+) -> dict[Path, Recipe]:
+    """Return the sets of other sizes that are learned at once with a set, by path."""
+    if not others:
+        return {}
+    num_shared = _num_shared(METHODS[method], data, [recipe, *others.values()], run)
+    shared = dict(list(others.items())[:num_shared])
+    for path, other in shared.items():
+        load_stored_set(path, other, data, run)  # fail now, not after hours, if the file is of another recipe
+    return shared
+
+
+def _save_sets(paths: Sequence[Path], sets: Sequence[CondensedSet], run: RunContext) -> None:
+    """Save sets that were learned at once; the first one last, so that after a kill all are made again."""
+    run.verify_identity()
+    for path, condensed in zip(paths[1:], sets[1:], strict=True):
+        if not path.exists():  # an existing file may have been scored; it equals this set up to rounding
+            condensed.save(path)
+    sets[0].save(paths[0])
+
+
+def load_stored_set(path: Path, recipe: Recipe, data: ImageData, run: RunContext) -> CondensedSet | None:
+    """Return the set at a path, or None if there is none; a set of another recipe, seed or dataset is an error."""
+    if not path.exists():
+        return None
+    try:
+        condensed = CondensedSet.load(path)
+    except UserError as error:
+        raise UserError(f"{error}; delete it to make the set again") from None
+    provenance = condensed.provenance
+    expected = _set_settings(recipe, data, run) | {"seed": run.seed}
+    stored = {**provenance, **provenance.get("recipe_identity", provenance.get("recipe", {}))}
+    if names := [name for name, value in expected.items() if stored.get(name) != value]:
+        recipe_text = f"another recipe (it differs in {', '.join(names)})"
+        raise UserError(f"{path} belongs to {recipe_text}: move it elsewhere to condense the set again")
+    return condensed
+
+
+def _set_settings(recipe: Recipe, data: ImageData, run: RunContext) -> dict[str, Any]:
+    """Return the settings, except the seed, that decide a set."""
+    return {"fingerprint": data.fingerprint, "precision": run.compute.precision, **recipe.identity()}
+
+
+def _num_shared(entry: Method, data: ImageData, recipes: Sequence[Recipe], run: RunContext) -> int:
+    """Return how many recipes after the first are condensed at once with it.
+
+    A checkpoint decides if there is one: a resumed job must learn the same sets at once, whatever fits the memory now.
+    """
+    checkpoint = run.checkpoint_recipe()
+    if checkpoint is None:
+        return entry.num_that_fit(data, recipes, run) - 1
+    other_sizes = checkpoint.get(OTHER_SIZES, [])
+    return len(other_sizes) if isinstance(other_sizes, list) else 0
+
+
+def _checkpoint_recipe(
+    method: str, recipe: Recipe, others: Sequence[Recipe], data: ImageData, run: RunContext
+) -> dict[str, object]:
+    """Return the settings, except the seed, that a checkpoint must agree with."""
+    fields = {"method": method, **_set_settings(recipe, data, run)}
+    differences = [
+        {name: value for name, value in other.identity().items() if value != fields[name]} for other in others
+    ]
+    return {**fields, OTHER_SIZES: differences} if differences else fields

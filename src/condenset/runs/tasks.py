@@ -1,0 +1,194 @@
+"""The tasks of a run: their progress and files on the side of the run, and their context on the side of the worker."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from condenset.engine.defaults import torch_defaults
+from condenset.engine.device import ComputeDevice
+from condenset.engine.options import EngineOptions
+from condenset.engine.tasks import Files, Task, TaskMonitor, TaskSession, read_files, write_files
+from condenset.engine.threads import use_threads
+from condenset.io.progress import NullProgress
+from condenset.runs import checkpoint
+from condenset.runs.context import RunContext
+from condenset.runs.loop import Interrupted, track_progress
+
+TASKS = "tasks"  # the directory of a run that has the files of unfinished tasks
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerSettings:
+    """The fields of a run that its tasks need, see `RunContext`."""
+
+    seed: int
+    device: str
+    precision: str
+    threads: int | None
+    job: str
+    recipe: Mapping[str, Any]
+    classes_per_chunk: int | None
+    memory_limit: int | None
+    checkpoint_seconds: float
+
+    @classmethod
+    def from_run(cls, run: RunContext) -> WorkerSettings:
+        """Return the settings for the tasks of a run. Ray decides which GPU a worker has."""
+        return cls(
+            seed=run.seed,
+            device=run.compute.device.type,
+            precision=run.compute.precision,
+            threads=run.compute.threads,
+            job=run.job,
+            recipe=dict(run.recipe),
+            classes_per_chunk=run.classes_per_chunk,
+            memory_limit=run.memory_limit,
+            checkpoint_seconds=checkpoint.CHECKPOINT_SECONDS,
+        )
+
+
+@contextlib.contextmanager
+def open_run_engine(options: EngineOptions, run: RunContext, threads: int | None = None) -> Iterator[None]:
+    """Set the engine of a run and the number of CPU threads for the duration of the block.
+
+    Args:
+        options: The engine.
+        run: The run.
+        threads: The number of threads that the run began with. None: the default of the engine.
+    """
+    options.check_installed()
+    present = run.compute.threads  # None: the device is not a CPU
+    threads = present and (threads or options.default_threads or present)
+    uses_gpu = run.compute.device.type == "cuda"
+    with use_threads(threads), options.open(uses_gpu=uses_gpu, threads=threads) as run.engine:
+        yield
+
+
+@contextlib.contextmanager
+def open_worker_run(settings: WorkerSettings, session: TaskSession) -> Iterator[RunContext]:
+    """Yield the context of a task: a run in the directory of the task, which reports its progress."""
+    compute = ComputeDevice.select(settings.device, settings.precision)
+    checkpoint.CHECKPOINT_SECONDS = settings.checkpoint_seconds
+    run = RunContext(
+        seed=settings.seed,
+        compute=compute,
+        directory=session.directory,
+        job=settings.job,
+        recipe=settings.recipe,
+        classes_per_chunk=settings.classes_per_chunk,
+        memory_limit=settings.memory_limit,
+    )
+    run.progress = _SessionProgress(run, session)
+    with torch_defaults(), use_threads(settings.threads), compute.activate():
+        yield run
+
+
+class _SessionProgress(NullProgress):
+    """Send the progress of a task to the run, and pass a stop request on to the task."""
+
+    def __init__(self, run: RunContext, session: TaskSession) -> None:
+        self.run, self.session, self.total = run, session, 0
+
+    def start(self, description: str, total: int | None, done: int = 0, *, unit: str = "") -> None:
+        self.total = total or 0
+        self.update(done)
+
+    def update(self, done: float, note: str = "") -> None:
+        if self.session.report(min(done / self.total, 1.0) if self.total else 0.0):
+            self.run.stop_requested = signal.SIGINT
+
+
+class _RunMonitor(TaskMonitor):
+    """Show the progress of all tasks as one, and store their files in the directory of the run."""
+
+    def __init__(self, run: RunContext, tasks: Sequence[Task], directory: Path, total: float) -> None:
+        self.run, self.tasks, self.directory, self.total = run, tasks, directory, total
+        self.shares = [0.0] * len(tasks)
+        self.nodes: dict[int, str] = {}
+        self.num_done = 0
+
+    def stop_requested(self) -> bool:
+        return bool(self.run.stop_requested)
+
+    def read_files(self, index: int) -> dict[str, bytes]:
+        return read_files(self.directory / self.tasks[index].key)
+
+    def write_files(self, index: int, files: Files) -> None:
+        self.run.verify_identity()
+        write_files(self.directory / self.tasks[index].key, files)
+
+    def update(self, shares: Mapping[int, float]) -> None:
+        for index, share in shares.items():
+            self.shares[index] = share
+        self.show()
+
+    def finish(self, index: int) -> None:
+        """Count a finished task."""
+        self.shares[index] = 1.0
+        self.num_done += 1
+        self.run.log_event("task", name=self.tasks[index].name, state="finished", node=self.nodes.get(index, ""))
+        self.show()
+
+    def show(self) -> None:
+        """Show the progress of all tasks, weighted by their work."""
+        weights = [task.weight for task in self.tasks]
+        done = sum(share * weight for share, weight in zip(self.shares, weights, strict=True)) / sum(weights)
+        self.run.progress.update(done * self.total, f"{self.num_done} of {len(self.tasks)} tasks")
+
+    def record_start(self, index: int, node: str) -> None:
+        self.nodes[index] = node
+        self.run.log_event("task", name=self.tasks[index].name, state="started", node=node)
+
+    def record_failure(self, index: int, node: str, reason: str) -> None:
+        self.run.log_event("task", name=self.tasks[index].name, state="failed", node=node, reason=reason)
+
+
+def run_tasks(run: RunContext, tasks: Sequence[Task], description: str, total: int) -> Iterator[tuple[int, Path, Any]]:
+    """Run tasks on the engine of a run; yield index, directory and result of each in order of completion.
+
+    The directory has the files that the task wrote. It stays until `remove_task_files` removes it.
+
+    Args:
+        run: The run.
+        tasks: The tasks.
+        description: The label of the progress display.
+        total: The steps that the display counts for all tasks together.
+
+    Raises:
+        Interrupted: If the user asks to stop.
+        UserError: If a task fails several times.
+    """
+    assert run.engine is not None
+    if not tasks:
+        return
+    with contextlib.ExitStack() as stack:
+        directory = task_directory(run) or Path(stack.enter_context(tempfile.TemporaryDirectory("condenset-tasks-")))
+        monitor = _RunMonitor(run, tasks, directory, total)
+        stack.enter_context(track_progress(run, description, total))
+        for index, result in run.engine.run(tasks, monitor):
+            monitor.finish(index)
+            yield index, directory / tasks[index].key, result
+        if run.stop_requested:
+            raise Interrupted
+
+
+def task_directory(run: RunContext) -> Path | None:
+    """Return where a run has the files of its tasks, or None without a directory."""
+    return run.directory / TASKS if run.directory else None
+
+
+def remove_task_files(run: RunContext, keys: Sequence[str]) -> None:
+    """Remove the files of tasks whose results are saved elsewhere."""
+    if directory := task_directory(run):
+        run.verify_identity()
+        for key in keys:
+            shutil.rmtree(directory / key, ignore_errors=True)
+        with contextlib.suppress(OSError):  # it does not exist, or other tasks have files in it
+            directory.rmdir()
