@@ -3,7 +3,7 @@
     python benchmarks/schedules.py digits --ipc 10 --iterations fast=50,100,200 --iterations paper=100,500
     python benchmarks/schedules.py cifar10 --ipc 50 --device cuda --target 63.0 --out schedules
 
-Every point is a run of its own, because the fast schedule averages over the second half of its iterations. Seconds are
+Every point is a separate run, because the fast schedule averages over the second half of its iterations. Seconds are
 iterations times the seconds per iteration of the longest run, without start-up. Accuracies are those of test images, so
 use them to report, not to choose settings.
 """

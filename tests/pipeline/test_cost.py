@@ -125,11 +125,14 @@ def test_coresets_need_a_network_or_nothing() -> None:
     assert job.network_bytes > 0 and job.device_bytes == 0
 
 
-@pytest.mark.parametrize(("methods", "name"), [(("herding", "kcenter"), "reference network"), (("dmplus",), "pool")])
+@pytest.mark.parametrize(
+    ("methods", "name"),
+    [(("herding", "kcenter"), "reference network"), (("dmplus",), "pool"), (("dance", "dmplus"), "pool")],
+)
 def test_networks_that_jobs_share_count_once(methods: tuple[str, ...], name: str) -> None:
     settings: dict[str, Any] = {"device": "cpu", **SIZES}
     fields: dict[str, Any] = (
-        {"pool_size": 2, "pool_epochs": 2, "iterations": 2} if methods == ("dmplus",) else {"epochs": 1}
+        {"pool_size": 2, "pool_epochs": 2, "iterations": 2} if "dmplus" in methods else {"epochs": 1}
     )
     request = dataclasses.replace(make_request(*methods, **fields), ipcs=(1, 2))
     first, *others = estimate_cost(request, **settings).jobs

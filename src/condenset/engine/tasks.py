@@ -1,6 +1,6 @@
 """Run independent tasks, in this process or on a cluster.
 
-A task works in a temporary directory of its own. The files that it writes there, such as checkpoints, are copied to the
+Each task has a temporary directory. The files that it writes there, such as checkpoints, are copied to the
 process that started it. A task that starts again, because its worker died or the whole run was killed, receives them.
 """
 

@@ -20,7 +20,7 @@ from condenset.io.progress import NullProgress
 from condenset.methods import METHODS, DMRecipe, Recipe, method_of
 from condenset.methods.common import images_per_class
 from condenset.methods.coreset import NetworkCoresetRecipe
-from condenset.methods.matching.network_source import NUM_CHECKPOINTS
+from condenset.methods.matching.network_source import NUM_CHECKPOINTS, estimate_network_bytes
 from condenset.methods.matching.pool_trainer import checkpoint_epochs
 from condenset.methods.matching.pool_training import expert_protocol
 from condenset.methods.matching.recipe import POOL_SAMPLERS
@@ -164,7 +164,7 @@ class _CostMeter:
             classes_per_shard=len(shards[0]),
             undivided=undivided,
             streamed_bytes=self._streamed_bytes(recipe),
-            device_bytes=loop.device_bytes + num_weights * self.compute.dtype.itemsize if loop.timings else 0,
+            device_bytes=loop.device_bytes + self._pool_bytes(recipe) if loop.timings else 0,
             set_bytes=num_images * math.prod(data.images.shape[1:]) * FLOAT_BYTES,
             checkpoint_bytes=2 * loop.state_bytes,
             network_bytes=0 if is_trained else num_weights * FLOAT_BYTES,
@@ -188,9 +188,14 @@ class _CostMeter:
         if not isinstance(recipe, DMRecipe) or recipe.sampler not in POOL_SAMPLERS or recipe.has_pool:
             return None
         protocol = expert_protocol(self.data, network=recipe.network, epochs=recipe.pool_epochs)
-        num_checkpoints = NUM_CHECKPOINTS if recipe.sampler == "checkpoints" else 1
-        num_states = len(checkpoint_epochs(recipe.pool_epochs, num_checkpoints))
+        num_states = len(checkpoint_epochs(recipe.pool_epochs, NUM_CHECKPOINTS))
         return dataclasses.replace(protocol, num_networks=recipe.pool_size), num_states
+
+    def _pool_bytes(self, recipe: Recipe) -> int:
+        """Return the memory of the networks that a method samples from; the trial has one small pool."""
+        if not isinstance(recipe, DMRecipe) or recipe.sampler not in POOL_SAMPLERS:
+            return 0
+        return estimate_network_bytes(recipe, self.data, self.compute)
 
     def _count_weights(self, networks: tuple[Protocol, int] | None) -> int:
         """Return how many weights the stored states of networks have."""

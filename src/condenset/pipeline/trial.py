@@ -68,7 +68,7 @@ def sample_classes(
 
 
 def images_per_iteration(recipe: Recipe) -> int:
-    """Return how many images a class needs: those of an iteration, and the initial images."""
+    """Return how many images per class a trial needs: for an iteration, and for the initial images."""
     num_initial = max(recipe.ipc) if isinstance(recipe.ipc, tuple) else recipe.ipc
     return max(getattr(recipe, "batch_size", 1), num_initial * getattr(recipe, "partition", 1) ** 2)
 

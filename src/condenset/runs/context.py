@@ -125,6 +125,11 @@ class RunContext:
             if self.on_event is not None:
                 self.on_event(event)
 
+    def copy_event(self, event: Mapping[str, Any]) -> None:
+        """Log an event that a worker logged for the current job."""
+        fields = {name: value for name, value in event.items() if name not in ("event", "job", "time")}
+        self.log_event(event["event"], **fields)
+
     def read_events(self, kind: str) -> list[dict[str, Any]]:
         """Return the events of one kind that the current job logged."""
         if self.directory is None:

@@ -169,7 +169,9 @@ def run_tasks(run: RunContext, tasks: Sequence[Task], description: str, total: i
     if not tasks:
         return
     with contextlib.ExitStack() as stack:
-        directory = task_directory(run) or Path(stack.enter_context(tempfile.TemporaryDirectory("condenset-tasks-")))
+        directory = task_directory(run)
+        if directory is None:
+            directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="condenset-tasks-")))
         monitor = _RunMonitor(run, tasks, directory, total)
         stack.enter_context(track_progress(run, description, total))
         for index, result in run.engine.run(tasks, monitor):

@@ -65,8 +65,7 @@ def rank_group(
 def _record(ranker: Ranker, events: list[dict[str, Any]], reasons: dict[str, str]) -> None:
     """Add the results of a worker to a ranking."""
     for event in events:
-        fields = {name: value for name, value in event.items() if name not in ("event", "job", "time")}
-        ranker.run.log_event(event["event"], **fields)
+        ranker.run.copy_event(event)
         if event["event"] == "network":
             ranker.accuracies[event["name"]][event["net"]] = event["accuracies"]
             ranker.seconds[event["name"]] += event["seconds"]

@@ -42,8 +42,7 @@ def run_on_engine(evaluation: Evaluation, protocol: Protocol, engine: Engine, de
     tasks = [make_task(nets) for nets in groups]
     for index, _, events in run_tasks(run, tasks, description, len(remaining) * evaluation.num_steps):
         for event in events:
-            fields = {name: value for name, value in event.items() if name not in ("event", "job", "time")}
-            run.log_event("network", **fields)
+            run.copy_event(event)
             evaluation.record(event)
         remove_task_files(run, [tasks[index].key])
 

@@ -99,7 +99,7 @@ class Evaluation:
             self.run.delete_checkpoint()
 
     def record(self, event: Mapping[str, Any]) -> None:
-        """Add the result of a network that a worker trained."""
+        """Add the result of a network."""
         net = event["net"]
         self.accuracies[net], self.cell_counts[net] = event["accuracy"], event["confusion"]
         self.diverged |= {net} if event.get("diverged") else set()
@@ -137,15 +137,15 @@ class Evaluation:
                 checkpoint.save_if_due(self.num_steps)
 
         predictions = [trainer.predict(self.test_set, after_batch).cpu() for trainer in trainers]
-        self.diverged |= {net for net, trainer in zip(nets, trainers, strict=True) if not trainer.is_finite()}
         seconds = round(checkpoint.seconds / len(nets), 3)
-        for net, predictions_N in zip(nets, predictions, strict=True):
+        for net, trainer, predictions_N in zip(nets, trainers, predictions, strict=True):
             accuracy = int((predictions_N == self.test_labels).sum()) / len(self.test_labels)
             confusion = count_predictions(self.test_labels, predictions_N, self.train_set.num_classes)
             fields = {"net": net, "accuracy": accuracy, "seconds": seconds, "settings": self.settings}
-            diverged = {"diverged": True} if net in self.diverged else {}
-            run.log_event("network", **fields, **diverged, confusion=confusion)
-            self.accuracies[net], self.cell_counts[net] = accuracy, confusion
+            diverged = {} if trainer.is_finite() else {"diverged": True}
+            event = {**fields, **diverged, "confusion": confusion}
+            run.log_event("network", **event)
+            self.record(event)
 
     def _iter_train(
         self, trainers: Sequence[Trainer], nets: Sequence[int], checkpoint: TrainingCheckpoint

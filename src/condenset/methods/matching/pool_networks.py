@@ -1,9 +1,10 @@
-"""Train the networks of a pool, and store each in a file of its own."""
+"""Train the networks of a pool, and store each in a file."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from condenset.data.image_data import ImageData
@@ -23,26 +24,36 @@ from condenset.training.trainer import Trainer
 VAL_SHARE = 0.1  # of the training images of every class
 
 
-def train_networks(
-    data: ImageData,
-    directory: Path,
-    num_networks: int,
-    missing: Sequence[int],
-    protocol: Protocol,
-    states: tuple[Sequence[str], int],
-    pool_hash: str,
-    run: RunContext,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class PoolSpec:
+    """The networks of a pool.
+
+    Attributes:
+        num_networks: Number of networks.
+        protocol: How they are trained.
+        groups: Groups of validation accuracy, whose first state is stored. Empty: none.
+        num_checkpoints: Without groups: states that are stored at equal intervals, in addition to the initial one.
+        pool_hash: Hash of everything that decides the networks.
+    """
+
+    num_networks: int
+    protocol: Protocol
+    groups: Sequence[str]
+    num_checkpoints: int
+    pool_hash: str
+
+
+def train_networks(data: ImageData, directory: Path, spec: PoolSpec, missing: Sequence[int], run: RunContext) -> None:
     """Train the missing networks, several at a time where the device allows it, and write their files."""
-    (groups, num_checkpoints), device = states, run.compute.device
-    train_set, val_set = (DeviceDataset.from_data(part, device) for part in _split(data, bool(groups), run.seed))
+    protocol, num_networks, device = spec.protocol, spec.num_networks, run.compute.device
+    train_set, val_set = (DeviceDataset.from_data(part, device) for part in _split(data, bool(spec.groups), run.seed))
     batches = remaining_groups(num_networks, num_parallel(protocol, train_set, run.compute), missing)
     trainers = [
         PoolTrainer(
             Trainer(protocol.network, train_set, protocol, run.compute),
             val_set,
-            groups,
-            store_epochs=checkpoint_epochs(protocol.total_epochs, num_checkpoints),
+            spec.groups,
+            store_epochs=checkpoint_epochs(protocol.total_epochs, spec.num_checkpoints),
         )
         for _ in range(max(map(len, batches)))
     ]
@@ -51,7 +62,7 @@ def train_networks(
     with track_progress(run, "training a pool of networks", num_networks * num_steps, done):
         for numbers in batches:
             in_use = dict(zip(numbers, trainers, strict=False))
-            job = f"pool {pool_hash}: networks {numbers}"
+            job = f"pool {spec.pool_hash}: networks {numbers}"
             checkpoint = TrainingCheckpoint(run, list(in_use.values()), directory=directory, job=job, recipe={})
             trainings = [
                 trainer.iter_train(run.seed, number, load_state)
@@ -65,7 +76,7 @@ def train_networks(
             seconds = round(checkpoint.seconds / len(in_use), 3)
             for number, trainer in in_use.items():
                 with wrap_os_errors(directory):
-                    metadata = trainer.file_metadata(pool_hash, seconds)
+                    metadata = trainer.file_metadata(spec.pool_hash, seconds)
                     write_tensors(network_path(directory, number), {"weights": trainer.weights_SP}, metadata)
                 run.log_event("network", net=number, seconds=seconds)
             checkpoint.delete()

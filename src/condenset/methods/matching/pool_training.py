@@ -22,7 +22,7 @@ from condenset.io.files import json_hash, write_file
 from condenset.io.progress import make_progress
 from condenset.methods.matching.accuracy_groups import EDGES, group_names
 from condenset.methods.matching.pool import POOL_FILE, NetworkPool, check_pool_directory
-from condenset.methods.matching.pool_networks import network_path, train_networks
+from condenset.methods.matching.pool_networks import PoolSpec, network_path, train_networks
 from condenset.methods.matching.pool_tasks import train_on_engine
 from condenset.methods.reference_network import training_metadata
 from condenset.runs.context import RunContext
@@ -139,9 +139,15 @@ def fill_pool(
         _initialize_directory(directory, metadata)
         missing = [number for number in range(num_networks) if not network_path(directory, number).exists()]
         if missing:
-            states = (group_names(edges) if edges else [], num_checkpoints)
+            spec = PoolSpec(
+                num_networks=num_networks,
+                protocol=protocol,
+                groups=group_names(edges) if edges else [],
+                num_checkpoints=num_checkpoints,
+                pool_hash=json_hash(metadata),
+            )
             train = train_networks if run.engine is None else train_on_engine
-            train(data, directory, num_networks, missing, protocol, states, json_hash(metadata), run)
+            train(data, directory, spec, missing, run)
         return NetworkPool.load(directory)
 
 
