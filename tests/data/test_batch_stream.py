@@ -45,14 +45,18 @@ def test_batches_come_in_order_and_have_the_requested_images(tmp_path: Path, sto
 
 
 def test_an_error_of_the_reader_is_raised_where_the_batch_is_used(tmp_path: Path, store: StreamedStore) -> None:
+    first_is_used = threading.Event()  # the second batch is sampled while the first one is read
+
     def indices() -> Iterator[Tensor]:
         yield torch.tensor([[0, 1]])
+        first_is_used.wait(10)
         truncate_images(tmp_path / "a", 1000)
         yield torch.tensor([[2, 3]])
 
     stream = BatchStream(store, indices(), 2)
     with stream.next_batch() as batch:
         assert batch.indices.shape == (1, 2)
+        first_is_used.set()
     with pytest.raises(UserError, match="must keep its"), stream.next_batch():
         pass
     stream.close()
