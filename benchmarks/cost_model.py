@@ -1,8 +1,8 @@
-"""The cost model of docs/scale.md: check it against measurements, and extend it to larger datasets.
+"""The cost model of docs/concepts/scale.md: check it against measurements, and extend it to larger datasets.
 
-python benchmarks/cost_model.py    # prints the tables of docs/scale.md, in a second and without a GPU
+python benchmarks/cost_model.py    # prints the tables of docs/concepts/scale.md, in a second and without a GPU
 
-The constants are from one H200 (docs/performance.md). Times are of dm with the paper's ConvNet in bfloat16.
+The constants are from one H200 (docs/concepts/performance.md). Times are of dm with the paper's ConvNet in bfloat16.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Problem:
         return share * (self.images * self.image_bytes + STATE_COPIES * self.set_bytes) + activations
 
 
-MEASURED = (  # problem, ms per iteration, GiB (docs/performance.md); the constants are fitted to the first three times
+MEASURED = (  # problem, ms per iteration, GiB (docs/concepts/performance.md); the first three times give the constants
     (Problem(name="CIFAR-10, 50", classes=10, images=50_000, size=32, ipc=50), 1.35, 0.6),
     (Problem(name="CIFAR-100, 10", classes=100, images=50_000, size=32, ipc=10), 8.2, 2.1),
     (Problem(name="CIFAR-100, 50", classes=100, images=50_000, size=32, ipc=50), 11.5, 2.3),

@@ -1,6 +1,6 @@
 """Compare `condenset plan` with real runs: time and memory of three settings, predicted and measured.
 
-python benchmarks/planning.py --device cuda     # about five minutes on an H200
+python benchmarks/planning.py --device cuda     # about three minutes on an H200
 python benchmarks/planning.py --device cpu      # small networks, less than two minutes
 
 Data are random images. The real run has as many iterations and epochs as the plan.
@@ -69,10 +69,16 @@ class Setting:
 GPU_PROTOCOL = {"num_networks": 5, "epochs": 300}
 GPU_SETTINGS = (
     Setting(
-        classes=10, images=5000, size=32, ipc=50, method="dm", fields={"iterations": 20_000}, protocol=GPU_PROTOCOL
+        classes=10, images=5000, size=32, ipc=50, method="dm", fields={"iterations": 10_000}, protocol=GPU_PROTOCOL
     ),
     Setting(
-        classes=100, images=500, size=32, ipc=10, method="dmplus", fields={"iterations": 2_000}, protocol=GPU_PROTOCOL
+        classes=100,
+        images=500,
+        size=32,
+        ipc=10,
+        method="dmplus",
+        fields={"iterations": 2_000, "pool_size": 3, "pool_epochs": 20},
+        protocol=GPU_PROTOCOL,
     ),
     Setting(classes=200, images=500, size=64, ipc=10, method="dm", fields={"iterations": 800}, protocol=GPU_PROTOCOL),
 )
@@ -144,6 +150,7 @@ def run_setting(setting: Setting, compute: ComputeDevice) -> tuple[dict[str, flo
     (job,) = plan.condense_jobs
     with tempfile.TemporaryDirectory() as directory:
         run = RunContext(compute=compute, directory=Path(directory), job=job.name)
+        compute.reset_peak_memory()
         condensed = METHODS[setting.method].condense(data, job.recipe, run)
         peak_bytes = compute.peak_memory()
         assert plan.protocol is not None

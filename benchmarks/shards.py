@@ -1,6 +1,6 @@
 """Simulate the shard scheduler: how long a run takes on workers of different speed that fail, against the ideal.
 
-python benchmarks/shards.py                          # the tables of docs/scale.md
+python benchmarks/shards.py                          # the tables of docs/concepts/scale.md
 python benchmarks/shards.py --classes 1000 --workers 8 --hours 1.2
 
 Classes are divided into shards, which are handed out as workers become free. A worker that fails returns its shard

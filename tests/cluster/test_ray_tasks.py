@@ -67,22 +67,6 @@ def test_killed_worker_continues_from_its_files(engine: RayEngine, tmp_path: Pat
     assert len(steps) < 2 * NUM_STEPS - 3, "the second attempt begins at the last files of the first"
 
 
-def test_removed_node_and_node_that_joins_late(engine: RayEngine, cluster: Cluster, tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    node = cluster.add_node(num_cpus=2, object_store_memory=80 * 2**20, resources={"late": 1})
-    pinned = RayEngine(ray, num_gpus=0.0, num_cpus=2)  # only the new node has two CPUs
-
-    def replace_node() -> None:
-        cluster.remove_node(node, allow_graceful=False)
-        cluster.add_node(num_cpus=2, object_store_memory=80 * 2**20)
-
-    monitor = DirectoryMonitor(tmp_path, 0.3, replace_node)
-    assert list(pinned.run([counting_task(log)], monitor)) == [(0, NUM_STEPS)]
-    assert len(monitor.failures) == 1
-    assert logged_steps(log).count(1) == 1
-    assert len(monitor.nodes) == 2
-
-
 def test_stop_request_saves_the_files_of_running_tasks(engine: RayEngine, tmp_path: Path) -> None:
     log = tmp_path / "log"
     monitor = DirectoryMonitor(tmp_path, 0.2, lambda: setattr(monitor, "is_stopped", True))
@@ -99,6 +83,13 @@ def test_values_larger_than_the_object_store_are_spilled(engine: RayEngine, tmp_
     ]
     results = dict(engine.run(tasks, DirectoryMonitor(tmp_path)))
     assert [results[number] for number in range(4)] == [number * 30 * 2**20 for number in range(1, 5)]
+
+
+def test_lost_head_node_is_one_line(cluster: Cluster, tmp_path: Path) -> None:
+    engine = RayEngine(ray, num_gpus=0.0, num_cpus=1)
+    ray.kill(engine.collector)  # it is on the head node
+    with pytest.raises(UserError, match=r"^the Ray cluster failed: ActorDiedError: .*; finished work is kept$"):
+        list(engine.run([counting_task(tmp_path / "log")], DirectoryMonitor(tmp_path)))
 
 
 def test_worker_that_no_node_can_run_is_refused(cluster: Cluster) -> None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from condenset.engine import ComputeDevice
-from condenset.engine.cuda_graph import capture_step, try_step
+from condenset.engine.cuda_graph import capture_parts, capture_step
 from helpers.graph_replay import capture_on_cpu
 
 CPU = ComputeDevice.select("cpu")
@@ -49,19 +49,34 @@ def test_capturing_leaves_the_state_unchanged(monkeypatch: pytest.MonkeyPatch) -
     assert state.tolist() == [1, 1]
 
 
-def test_trying_a_step_leaves_the_state_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
-    state, values = torch.zeros(2), []
+def test_parts_of_a_step_are_captured_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    graphs = capture_on_cpu(monkeypatch)
+    source, state = torch.ones(2), torch.zeros(2)
 
     def add() -> None:
-        state.add_(1)
-        values.append(state.tolist())
+        state.add_(source)
 
-    try_step(add, [state], CPU)
-    assert values == []  # only CUDA kernels can fail
+    def double() -> None:
+        state.mul_(2)
+
+    parts = capture_parts([add, double], [state], CPU)
+    assert len(graphs) == 2 and state.tolist() == [0, 0]
+    source.copy_(torch.tensor([3.0, 4.0]))  # the host works before and between the parts
+    parts[0]()
+    state.add_(1)
+    parts[1]()
+    assert state.tolist() == [8, 10]
+
+
+def test_if_a_part_cannot_be_captured_all_parts_are_returned(monkeypatch: pytest.MonkeyPatch) -> None:
     capture_on_cpu(monkeypatch)
-    try_step(add, [state], CPU)
-    assert values == [[1, 1]]
-    assert state.tolist() == [0, 0]
+    monkeypatch.setattr(torch.cuda, "graph", FailedCapture)
+    monkeypatch.setattr(torch.cuda, "set_stream", lambda _: None)
+    state = torch.zeros(1)
+    parts = [lambda: state.add_(1), lambda: state.mul_(2)]
+    with pytest.warns(UserWarning, match="running without a captured graph"):
+        assert capture_parts(parts, [state], CPU) == parts
+    assert state.tolist() == [0]
 
 
 def test_a_captured_step_keeps_its_inputs_alive(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,6 +60,18 @@ def test_shards_give_the_same_set_as_one_process(method: str, data: ImageData) -
     assert {name: condensed.provenance[name] for name in expected} == expected
 
 
+@pytest.mark.parametrize("method", DIVISIBLE[1:])
+def test_loss_of_all_shards_is_that_of_one_process(method: str, data: ImageData, tmp_path: Path) -> None:
+    (tmp_path / "whole").mkdir()
+    recipe, whole = tiny_recipe(method), make_run(directory=tmp_path / "whole")
+    METHODS[method].condense(data, recipe, whole)
+    divided = make_run(TwoWorkers(), directory=tmp_path)
+    condense(data, [recipe], divided)
+    losses = [{event["step"]: event["loss"] for event in run.read_events("step")} for run in (whole, divided)]
+    assert len(losses[0]) > 2
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+
+
 @pytest.mark.parametrize("init", ["real", "noise"])
 def test_classes_with_different_numbers_of_images_are_the_same_in_shards(init: str, data: ImageData) -> None:
     recipe = tiny_recipe("dm", ipc=(1, 2, 3, 4, 5, 6), init=init)

@@ -246,7 +246,10 @@ class Memory:
 
         Args:
             path: The file.
-            device, precision, memory_limit, verbose: As for the constructor.
+            device: As for the constructor.
+            precision: As for the constructor.
+            memory_limit: As for the constructor.
+            verbose: As for the constructor.
 
         Raises:
             UserError: If the file cannot be read or is not a replay memory.

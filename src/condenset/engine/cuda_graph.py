@@ -25,10 +25,23 @@ def capture_step(step: Callable[[], None], state: Sequence[Tensor], compute: Com
         state: All tensors that the step changes. They are restored after the warm-up.
         compute: Device and precision.
     """
+    return capture_parts([step], state, compute)[0]
+
+
+def capture_parts(
+    parts: Sequence[Callable[[], None]], state: Sequence[Tensor], compute: ComputeDevice
+) -> list[Callable[[], None]]:
+    """Capture a step in parts, between which the host may work. The graphs share memory, so they run in this order.
+
+    Args:
+        parts: Functions as in `capture_step`. One passes tensors to the next only through tensors of the state.
+        state: All tensors that the parts change. They are restored after the warm-up.
+        compute: Device and precision.
+    """
     if not supports_graphs(compute.device):
-        return step
+        return list(parts)
     with compute.activate():
-        return _capture(step, state, compute.device)
+        return _capture(parts, state, compute.device)
 
 
 def supports_graphs(device: torch.device) -> bool:
@@ -36,27 +49,19 @@ def supports_graphs(device: torch.device) -> bool:
     return device.type == "cuda"
 
 
-def try_step(step: Callable[[], None], state: Sequence[Tensor], compute: ComputeDevice) -> None:
-    """Run a step that is not captured once on CUDA and restore the state; without custom kernels if they fail."""
-    if not supports_graphs(compute.device):
-        return
+def _capture(
+    parts: Sequence[Callable[[], None]], state: Sequence[Tensor], device: torch.device
+) -> list[Callable[[], None]]:
+    """Warm up and capture the parts of a step; if one cannot be captured, warn and return the parts themselves."""
     initial = [tensor.clone() for tensor in state]
 
     def restore() -> None:
         for tensor, value in zip(state, initial, strict=True):
             tensor.copy_(value)
 
-    _first_step(step, state, restore)
-    restore()
-
-
-def _capture(step: Callable[[], None], state: Sequence[Tensor], device: torch.device) -> Callable[[], None]:
-    """Warm up and capture a step; if it cannot be captured, warn and return the step itself."""
-    initial = [tensor.clone() for tensor in state]
-
-    def restore() -> None:
-        for tensor, value in zip(state, initial, strict=True):
-            tensor.copy_(value)
+    def step() -> None:
+        for part in parts:
+            part()
 
     stream = torch.cuda.Stream(device)
     stream.wait_stream(torch.cuda.current_stream(device))
@@ -66,20 +71,33 @@ def _capture(step: Callable[[], None], state: Sequence[Tensor], device: torch.de
             step()
     current_stream = torch.cuda.current_stream(device)
     current_stream.wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
     try:
-        with _garbage_collection_disabled(), torch.cuda.graph(graph, stream=stream):
-            step()
+        with _garbage_collection_disabled():
+            graphs = _capture_graphs(parts, stream)
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:  # some versions of libraries synchronise with the host
         torch.cuda.set_stream(current_stream)  # a failed capture leaves its own stream behind
         restore()
         warnings.warn(f"running without a captured graph, several times slower: {error}", stacklevel=2)
-        return step
+        return list(parts)
     restore()
+    return [_replay(graph, part) for graph, part in zip(graphs, parts, strict=True)]
 
-    @functools.wraps(step)  # keeps the step alive: a graph reads tensors by address and does not own them
+
+def _capture_graphs(parts: Sequence[Callable[[], None]], stream: torch.cuda.Stream) -> list[torch.cuda.CUDAGraph]:
+    """Capture each part as a graph. All use the memory of the first."""
+    graphs: list[torch.cuda.CUDAGraph] = []
+    for part in parts:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=graphs[0].pool() if graphs else None, stream=stream):
+            part()
+        graphs.append(graph)
+    return graphs
+
+
+def _replay(graph: torch.cuda.CUDAGraph, part: Callable[[], None]) -> Callable[[], None]:
+    @functools.wraps(part)  # keeps the part alive: a graph reads tensors by address and does not own them
     def replay() -> None:
         graph.replay()
 

@@ -10,11 +10,16 @@ from typing import Any
 from condenset.errors import UserError, format_error
 
 CONNECT_SECONDS = 10.0
-QUIET = {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_DEDUP_LOGS": "0"}  # environment variables
+QUIET = {  # environment variables
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_DEDUP_LOGS_SKIP_REGEX": ".",  # print no messages of daemons to stdout; the events of the run have the reasons
+}
 
 
 def import_ray() -> Any:
-    """Import Ray, which is an extra."""
+    """Import Ray, which is an extra. It reads environment variables when it is imported."""
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
     try:
         import ray
     except ImportError:
@@ -28,8 +33,6 @@ def connect(ray: Any, address: str | None) -> None:
     if address is None:
         options |= {"include_dashboard": False}
         address = "local"  # never a cluster that happens to run on this machine
-    for name, value in QUIET.items():
-        os.environ.setdefault(name, value)
     try:
         ray.init(address=address, **options)
     except Exception as error:  # Ray raises errors of many types

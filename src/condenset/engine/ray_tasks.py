@@ -5,11 +5,13 @@ from __future__ import annotations
 import collections
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from condenset.engine.ray_connection import check_reachable, connect, import_ray
-from condenset.engine.tasks import Engine, Files, SharedValue, Task, TaskMonitor, TaskSession, TaskStopped
+from condenset.engine.ray_worker import VERSIONS, AttemptReport, TaskCollector, run_task
+from condenset.engine.tasks import Engine, SharedValue, Task, TaskMonitor, TaskStopped
 from condenset.errors import UserError, format_error
 
 MAX_ATTEMPTS = 3
@@ -45,65 +47,6 @@ def open_ray(address: str | None, *, num_gpus: float, num_cpus: int) -> Iterator
             ray.shutdown()
 
 
-class TaskCollector:
-    """The actor that collects progress and files of the running tasks, on the machine of the driver.
-
-    A schedule is one call of `RayEngine.run`. Only the present one counts: a task of an earlier one, whose worker was
-    believed to be dead, is asked to stop.
-    """
-
-    def __init__(self) -> None:
-        self.begin(0)
-
-    def begin(self, schedule: int) -> None:
-        """Begin a schedule."""
-        self.schedule, self.stop = schedule, False
-        self.shares: dict[int, float] = {}
-        self.nodes: dict[int, str] = {}
-        self.files: dict[int, dict[str, bytes | None]] = {}
-
-    def start(self, schedule: int, index: int, node: str) -> None:
-        """Record the node that a task runs on."""
-        if schedule == self.schedule:
-            self.nodes[index] = node
-
-    def update(self, schedule: int, index: int, share: float, files: Files) -> bool:
-        """Store progress and changed files of a task, and return whether it must stop."""
-        if schedule != self.schedule:
-            return True
-        self.shares[index] = share
-        self.files.setdefault(index, {}).update(files)
-        return self.stop
-
-    def request_stop(self) -> None:
-        """Ask all tasks to stop at their next update."""
-        self.stop = True
-
-    def take(self) -> tuple[dict[int, float], dict[int, str], dict[int, dict[str, bytes | None]]]:
-        """Return progress, nodes and the files since the last call."""
-        files, self.files = self.files, {}
-        return self.shares, self.nodes, files
-
-
-def run_task(
-    collector: Any,
-    schedule: int,
-    index: int,
-    function: Callable[..., Any],
-    files: Mapping[str, bytes],
-    *arguments: Any,
-) -> Any:
-    """Run a task in a worker."""
-    ray = import_ray()
-    ray.get(collector.start.remote(schedule, index, ray.util.get_node_ip_address()))
-
-    def send(share: float, changed: Files) -> bool:
-        stop: bool = ray.get(collector.update.remote(schedule, index, share, changed))
-        return stop
-
-    return TaskSession(files, send).run(function, arguments)
-
-
 class RayEngine(Engine):
     """Run tasks on a Ray cluster.
 
@@ -117,7 +60,7 @@ class RayEngine(Engine):
 
     def __init__(self, ray: Any, *, num_gpus: float, num_cpus: int) -> None:
         self.ray, self.num_gpus, self.num_cpus = ray, num_gpus, num_cpus
-        self.num_schedules = 0
+        self.num_attempts = 0  # of all tasks
         options: dict[str, Any] = {"num_cpus": num_cpus, "max_retries": 0}  # attempts are counted here
         self.remote_task = ray.remote(**options, **({"num_gpus": num_gpus} if num_gpus else {}))(run_task)
         self.collector = self._start_collector()
@@ -135,28 +78,45 @@ class RayEngine(Engine):
             self.ray.kill(self.collector)
 
     def num_workers(self) -> int:
-        resources = self.ray.cluster_resources()
-        kind, needed = ("GPU", self.num_gpus) if self.num_gpus else ("CPU", self.num_cpus)
-        return max(1, int(resources.get(kind, 0) / needed))
+        needed = {kind: num for kind, num in self._resources().items() if num}
+        per_node = [min(int(node.get(kind, 0) / num) for kind, num in needed.items()) for node in self._nodes()]
+        return max(1, sum(per_node))
+
+    def _resources(self) -> dict[str, float]:
+        """Return what a task needs."""
+        return {"CPU": float(self.num_cpus), "GPU": self.num_gpus}
+
+    def _nodes(self) -> list[dict[str, float]]:
+        """Return the resources of all nodes."""
+        return [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
 
     def check_resources(self) -> None:
         """Raise a UserError if no node of the cluster can run a task."""
-        wanted = {"CPU": float(self.num_cpus), "GPU": self.num_gpus}
-        nodes = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
+        wanted, nodes = self._resources(), self._nodes()
         if not any(all(node.get(kind, 0) >= num for kind, num in wanted.items()) for node in nodes):
             text = " and ".join(f"{num:g} {kind}s" for kind, num in wanted.items() if num)
             most = ", ".join(f"{max((node.get(kind, 0) for node in nodes), default=0):g} {kind}s" for kind in wanted)
             raise UserError(f"a worker needs {text} on one node, but the nodes of the cluster have at most {most}")
 
     def share(self, value: Any) -> SharedValue:
-        return _StoredValue(self.ray.put(value))
+        with self._wrap_errors():
+            return _StoredValue(self.ray.put(value))
 
     def run(self, tasks: Sequence[Task], monitor: TaskMonitor) -> Iterator[tuple[int, Any]]:
         schedule = _Schedule(self, tasks, monitor)
         try:
-            yield from schedule.run()
+            with self._wrap_errors():
+                yield from schedule.run()
         finally:
             schedule.close()
+
+    @contextlib.contextmanager
+    def _wrap_errors(self) -> Iterator[None]:
+        """Turn an error of Ray, such as a lost head node or a full disk, into a UserError."""
+        try:
+            yield
+        except (self.ray.exceptions.RayError, ConnectionError) as error:
+            raise UserError(f"the Ray cluster failed: {_describe_error(error)}; finished work is kept") from error
 
 
 class _StoredValue(SharedValue):
@@ -166,20 +126,25 @@ class _StoredValue(SharedValue):
         return import_ray().get(self._value)
 
 
+@dataclass(frozen=True)
+class _Attempt:
+    """One start of a task: its number among those of all tasks, and the index of the task."""
+
+    number: int
+    index: int
+
+
 class _Schedule:
     """The tasks of one call of `run`: waiting, handed out and done."""
 
     def __init__(self, engine: RayEngine, tasks: Sequence[Task], monitor: TaskMonitor) -> None:
         self.engine, self.ray, self.tasks, self.monitor = engine, engine.ray, tasks, monitor
         self.waiting = collections.deque(range(len(tasks)))
-        self.running: dict[Any, int] = {}  # by reference of the result
-        self.attempts = [0] * len(tasks)
-        self.nodes: dict[int, str] = {}
+        self.running: dict[Any, _Attempt] = {}  # by reference of the result
+        self.num_failures = [0] * len(tasks)
+        self.nodes: dict[_Attempt, str] = {}  # of the attempts that a worker has started
         self.stop_time: float | None = None
         self.collector = engine.collector
-        engine.num_schedules += 1
-        self.number = engine.num_schedules
-        self.ray.get(self.collector.begin.remote(self.number))
 
     def run(self) -> Iterator[tuple[int, Any]]:
         """Yield results in order of completion."""
@@ -188,10 +153,11 @@ class _Schedule:
             ready, _ = self.ray.wait(list(self.running), num_returns=1, timeout=POLL_SECONDS)
             self._collect()
             for reference in ready:
-                index = self.running.pop(reference)
-                done, result = self._get(reference, index)
+                attempt = self.running.pop(reference)
+                self.collector.end.remote(attempt.number)
+                done, result = self._get(reference, attempt)
                 if done and not isinstance(result, TaskStopped):
-                    yield index, result
+                    yield attempt.index, result
             self._check_stop()
 
     def _hand_out(self) -> None:
@@ -201,22 +167,24 @@ class _Schedule:
             index = self.waiting.popleft()
             task, files = self.tasks[index], self.monitor.read_files(index)
             remote = self.engine.remote_task.options(name=task.name)
-            arguments = (self.number, index, task.function, files, *task.make_arguments())
-            self.running[remote.remote(self.collector, *arguments)] = index
+            self.engine.num_attempts += 1
+            attempt = _Attempt(self.engine.num_attempts, index)
+            arguments = (attempt.number, VERSIONS, task.function, files, *task.make_arguments())
+            self.running[remote.remote(self.collector, *arguments)] = attempt
 
     def _collect(self) -> None:
         """Store what the tasks have sent."""
-        shares, nodes, files = self.ray.get(self.collector.take.remote())
-        for index, changed in files.items():
-            if changed:
-                self.monitor.write_files(index, changed)
-        for index, node in nodes.items():
-            if self.nodes.get(index) != node:
-                self.nodes[index] = node
-                self.monitor.record_start(index, node)
-        self.monitor.update(shares)
+        reports: dict[int, AttemptReport] = self.ray.get(self.collector.take.remote())
+        present = {attempt: reports[attempt.number] for attempt in self.running.values() if attempt.number in reports}
+        for attempt, report in present.items():
+            if attempt not in self.nodes:
+                self.nodes[attempt] = report.node
+                self.monitor.record_start(attempt.index, report.node)
+            if report.files:
+                self.monitor.write_files(attempt.index, report.files)
+        self.monitor.update({attempt.index: report.share for attempt, report in present.items()})
 
-    def _get(self, reference: Any, index: int) -> tuple[bool, Any]:
+    def _get(self, reference: Any, attempt: _Attempt) -> tuple[bool, Any]:
         """Return whether a task is done, and its result. A failed task waits for its next attempt."""
         try:
             return True, self.ray.get(reference)
@@ -224,25 +192,29 @@ class _Schedule:
             return False, None
         except self.ray.exceptions.RayError as error:
             if self.stop_time is None:
-                self._retry(index, _describe_error(error))
+                self._retry(attempt, error)
             return False, None
 
-    def _retry(self, index: int, reason: str) -> None:
-        self.attempts[index] += 1
-        task, node = self.tasks[index], self.nodes.pop(index, "unknown")
-        if self.attempts[index] == MAX_ATTEMPTS:
-            times = f"failed {MAX_ATTEMPTS} times, the last time on node {node}"
-            raise UserError(f"{task.name} {times}: {reason}; finished work is kept")
-        self.monitor.record_failure(index, node, reason)
+    def _retry(self, attempt: _Attempt, error: Exception) -> None:
+        """Let a failed task wait for its next attempt. It has not failed if it waited on a node that died."""
+        index = attempt.index
         self.waiting.appendleft(index)
+        if attempt not in self.nodes and isinstance(error, self.ray.exceptions.NodeDiedError):
+            return
+        self.num_failures[index] += 1
+        node, reason = self.nodes.get(attempt, "unknown"), _describe_error(error)
+        if self.num_failures[index] == MAX_ATTEMPTS:
+            times = f"failed {MAX_ATTEMPTS} times, the last time on node {node}"
+            raise UserError(f"{self.tasks[index].name} {times}: {reason}; finished work is kept")
+        self.monitor.record_failure(index, node, reason)
 
     def _check_stop(self) -> None:
         """After a stop request, hand out no more tasks, and give running ones time to save their state."""
         if self.stop_time is None and self.monitor.stop_requested():
             self.stop_time = time.monotonic()
-            self.collector.request_stop.remote()
-            for reference, index in self.running.items():
-                if index not in self.nodes:  # not started yet
+            self.collector.request_stop.remote([attempt.number for attempt in self.running.values()])
+            for reference, attempt in self.running.items():
+                if attempt not in self.nodes:  # not started yet
                     self.ray.cancel(reference)
         if self.stop_time is not None:
             self.waiting.clear()
@@ -258,9 +230,9 @@ class _Schedule:
 
 
 def _describe_error(error: BaseException) -> str:
-    """Return why a task failed in one line: the error that it raised, or how its worker died."""
-    cause = getattr(error, "cause", None) or error
+    """Return why a task failed in one line: the error that it raised, or the first sentence of an error of Ray."""
+    cause = getattr(error, "cause", None)
     if isinstance(cause, UserError):
         return str(cause)
-    kind = type(cause).__name__
-    return f"{kind}: {format_error(cause)}"
+    text = format_error(cause) if cause else format_error(error).partition(". ")[0]
+    return f"{type(cause or error).__name__}: {text}"

@@ -6,8 +6,7 @@ process that started it. A task that starts again, because its worker died or th
 
 from __future__ import annotations
 
-import shutil
-import tempfile
+import contextlib
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from condenset.io.directories import wrap_os_errors
+from condenset.io.directories import temporary_directory, wrap_os_errors
 from condenset.io.files import write_file
 
 REPORT_SECONDS = 0.5  # between two reports of a task
@@ -85,7 +84,8 @@ class TaskSession:
 
     def __init__(self, files: Mapping[str, bytes], send: Callable[[float, Files], bool]) -> None:
         self._send, self._share, self._last_report = send, 0.0, 0.0
-        self.directory = Path(tempfile.mkdtemp(prefix="condenset-task-"))
+        self._stack = contextlib.ExitStack()
+        self.directory = self._stack.enter_context(temporary_directory("condenset-task"))
         write_files(self.directory, files)
         self._sent = self._stat_files()
 
@@ -123,7 +123,7 @@ class TaskSession:
 
     def run(self, function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
         """Run a task, send its last files and return its result; remove the directory."""
-        try:
+        with self._stack:
             try:
                 result = function(self, *arguments)
             except KeyboardInterrupt:  # it was asked to stop, and has saved its state
@@ -132,8 +132,6 @@ class TaskSession:
                 self._share = 1.0
             self.report(self._share, force=True)
             return result
-        finally:
-            shutil.rmtree(self.directory, ignore_errors=True)
 
 
 class SharedValue:

@@ -2,33 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
+from condenset.data.image_data import ImageData
 from condenset.experiments.context import ExperimentContext
-from condenset.methods import METHODS
+from condenset.methods import Recipe, method_of
 from condenset.pipeline.condensing import SetRequest, condense_missing
 
 
 def condense_pairs(context: ExperimentContext, pairs: Collection[tuple[str, int]]) -> None:
-    """Make the sets of all (method, images per class), which `condense_and_score` then loads.
-
-    On an engine, the sets of all methods, sizes and seeds are condensed at the same time.
-    """
-    if context.run.engine is not None:
-        requests = context.for_each_set(lambda suffix: _make_requests(context, pairs, suffix))
-        condense_missing([request for part in requests for request in part], context.splits.train, context.run)
+    """Make the sets of all (method, images per class), which `condense_and_score` then loads."""
+    condense_repeatedly(context, {f"{method}-{ipc}": context.recipe(method, ipc) for method, ipc in pairs})
     context.condense_pairs(pairs)
 
 
-def _make_requests(context: ExperimentContext, pairs: Collection[tuple[str, int]], suffix: str) -> list[SetRequest]:
+def condense_repeatedly(context: ExperimentContext, recipes: Mapping[str, Recipe]) -> None:
+    """Make the sets of all parts and seeds at the same time, if there is an engine. `context.condense` then loads them.
+
+    Args:
+        context: The experiment.
+        recipes: Recipes by name of their part, without the suffix of the seed.
+    """
+    if context.run.engine is not None:
+        requests = context.for_each_set(lambda suffix: _make_requests(context, recipes, suffix))
+        condense_missing([request for part in requests for request in part], context.splits.train, context.run)
+
+
+def condense_once(context: ExperimentContext, recipes: Mapping[str, Recipe], data: ImageData) -> None:
+    """Make one set of each part at the same time, from these images, if there is an engine."""
+    if context.run.engine is not None:
+        condense_missing(_make_requests(context, recipes, ""), data, context.run)
+
+
+def _make_requests(context: ExperimentContext, recipes: Mapping[str, Recipe], suffix: str) -> list[SetRequest]:
     """Return the sets of one seed. Later sizes of the same method may be learned at once with an earlier one."""
-    recipes = {(method, ipc): context.recipe(method, ipc) for method, ipc in pairs}
-    paths = {pair: context.set_path(f"{pair[0]}-{pair[1]}{suffix}") for pair in recipes}
     requests, pending = [], list(recipes)
-    for pair, recipe in recipes.items():
-        pending.remove(pair)
-        can_share = METHODS[pair[0]].can_share
-        later = [other for other in pending if other[0] == pair[0] and can_share(recipe, recipes[other])]
-        run = context.run.derive(job=f"{pair[0]}-{pair[1]}{suffix}", seed=context.run.seed)
-        requests.append(SetRequest(paths[pair], recipe, run, {paths[other]: recipes[other] for other in later}))
+    for name, recipe in recipes.items():
+        pending.remove(name)
+        method = method_of(recipe)
+        later = [
+            other
+            for other in pending
+            if method_of(recipes[other]) is method and method.can_share(recipe, recipes[other])
+        ]
+        others = {context.set_path(other + suffix): recipes[other] for other in later}
+        with context.part(name + suffix) as run:
+            requests.append(SetRequest(context.set_path(name + suffix), recipe, run.derive(), others))
+    context.run.progress.job_label = ""  # all parts at once
     return requests

@@ -25,6 +25,7 @@ from condenset.pipeline.results import Record
 from condenset.report.charts import new_panels, wrap_text
 from condenset.report.fonts import displayable_names
 from condenset.report.grid import shorten_name
+from condenset.report.tsne import tsne
 from condenset.runs.context import RunContext
 from condenset.training.dataset import DeviceDataset
 
@@ -104,19 +105,6 @@ def sample_real_images(data: ImageData, per_class: int, seed: int) -> Tensor:
         indices = (data.labels == label).nonzero()[:, 0]
         selected.append(indices[rng.permutation(key, label, len(indices))[:per_class]])
     return torch.cat(selected)
-
-
-def tsne(features_NF: Tensor, seed: int) -> Tensor:
-    """Return (N, 2) coordinates in which similar features are close (van der Maaten and Hinton, 2008)."""
-    from sklearn.decomposition import PCA
-    from sklearn.manifold import TSNE
-
-    values = features_NF.double().numpy()
-    if min(values.shape) > 50:  # the usual first step: it is much faster and hardly changes the distances
-        values = PCA(50, random_state=seed % 2**32).fit_transform(values)
-    perplexity = min(30.0, (len(values) - 1) / 3)
-    coordinates = TSNE(perplexity=perplexity, init="pca", random_state=seed % 2**32).fit_transform(values)
-    return torch.from_numpy(coordinates).float()
 
 
 def compare_distributions(

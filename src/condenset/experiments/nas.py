@@ -12,6 +12,7 @@ from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
 from condenset.data.split import train_val_split
 from condenset.experiments.context import ExperimentContext
+from condenset.experiments.engine_sets import condense_once
 from condenset.experiments.types import ExperimentResult, Table, environment_fields
 from condenset.networks import search_space
 from condenset.pipeline.results import Record, condense_cost
@@ -63,8 +64,10 @@ def _rank_on_proxies(
     """Rank the architectures on the set of every method and with early stopping; return rankings and costs by name."""
     rankings, costs = dict[str, Record](), dict[str, Record]()
     num_images: list[int] = []
-    for method in context.methods:
-        condensed = context.condense(method, method, context.recipe(method, ipc, train), train)
+    recipes = {method: context.recipe(method, ipc, train) for method in context.methods}
+    condense_once(context, recipes, train)
+    for method, recipe in recipes.items():
+        condensed = context.condense(method, method, recipe, train)
         costs[method] = {"images": len(condensed.stored_images), **condense_cost(condensed.provenance)}
         num_images.append(len(condensed))
         rankings[method] = _rank(context, f"{method}-search", space, condensed, val, protocol)

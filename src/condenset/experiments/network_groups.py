@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from condenset.data.condensed_set import CondensedSet
 from condenset.experiments.context import ExperimentContext
+from condenset.experiments.engine_sets import condense_repeatedly
 from condenset.experiments.types import ExperimentResult, Table
 from condenset.methods import DMRecipe, Recipe
 from condenset.methods.matching.accuracy_groups import EDGES
@@ -77,6 +78,7 @@ def _score_groups(
         condensed = condense(group, suffix)[name]
         return {**condense_cost(condensed.provenance), **context.score(name, condensed, context.protocol())}
 
+    condense_repeatedly(context, {name: recipe for group in groups for name, recipe in recipes(group, "").items()})
     sets: dict[tuple[str, int], CondensedSet] = {}
     records: dict[tuple[str, int], Record] = {}
     for group in groups:

@@ -14,11 +14,11 @@ from condenset.io.directories import find_unique_directory
 from condenset.pipeline.preview import (
     Preview,
     describe_compute,
-    describe_protocol,
     describe_recipe,
     describe_splits,
 )
 from condenset.runs.context import RunContext
+from condenset.training.protocol import describe_protocol
 
 
 class _ChosenIpcs(Exception):

@@ -17,6 +17,7 @@ from condenset.data.loading import load_splits
 from condenset.data.opening import absolute_dataset_path
 from condenset.engine.device import ComputeDevice
 from condenset.engine.options import EngineOptions
+from condenset.engine.tasks import Engine
 from condenset.errors import UserError
 from condenset.experiments.config import ExperimentConfig, config_to_toml, read_config
 from condenset.experiments.registry import get_experiment
@@ -27,6 +28,7 @@ from condenset.io.user_directories import absolute_path, expand_user
 from condenset.methods import DMRecipe, make_recipe
 from condenset.methods.matching.pool import NetworkPool
 from condenset.pipeline.datasets import reload_data, relocate, resolve_load_options
+from condenset.pipeline.report import write_run_report
 from condenset.pipeline.request import DEFAULT_IPC, RunRequest
 from condenset.runs.context import RunContext
 from condenset.runs.directory import (
@@ -68,6 +70,7 @@ def start_experiment(
     *,
     out: Path | None = None,
     overwrite: bool = False,
+    report: bool = False,
     session: ExperimentSession = _no_session,
     **arguments: Any,
 ) -> FinishedExperiment:
@@ -77,14 +80,18 @@ def start_experiment(
         name: Name of the experiment.
         out: The directory. None: a new directory in `runs/`, named after the experiment and the dataset.
         overwrite: Replace an earlier run in `out`.
+        report: Write the HTML report.
         session: Context manager around the experiment, for progress display and signals: `(config, run) -> context`.
         arguments: Other arguments of `plan_experiment`.
     """
     config, splits = plan_experiment(name, out=out, overwrite=overwrite, **arguments)
-    with claim_run_directory(out, default_directory(config, splits), overwrite=overwrite) as directory:
+    with (
+        _open_engine(config) as engine,  # first: if it fails, there is no directory to remove
+        claim_run_directory(out, default_directory(config, splits), overwrite=overwrite) as directory,
+    ):
         identity = create_run(directory, EXPERIMENT, config_to_toml(config))
         try:
-            return _run(config, splits, identity, session)
+            return _run(config, splits, identity, engine, session, report)
         except UserError:
             identity.verify()  # another run may have taken the place of this one
             remove_if_empty(directory)
@@ -156,6 +163,7 @@ def resume_experiment(
     *,
     moved_to: str | None = None,
     test_moved_to: str | None = None,
+    report: bool = False,
     session: ExperimentSession = _no_session,
     engine_fields: Mapping[str, Any] = MappingProxyType({}),
     **changes: Any,
@@ -166,6 +174,7 @@ def resume_experiment(
         directory: The directory of the experiment.
         moved_to: Path of the dataset now, if it has moved.
         test_moved_to: Path of the test images now, if they were given by their own path and have moved.
+        report: Write the HTML report.
         session: As in `start_experiment`.
         engine_fields: Fields of `EngineOptions` that change.
         changes: Settings that may change: `device`, `memory_limit`, `data_dir`.
@@ -178,13 +187,25 @@ def resume_experiment(
         engine_options.check_installed()
         config = dataclasses.replace(stored, engine_options=engine_options, **changes)
         moved = relocate(config, directory, moved_to, test_moved_to)
-        return _run(config, reload_data(config, moved, directory), identity, session)
+        splits = reload_data(config, moved, directory)
+        with _open_engine(config) as engine:
+            return _run(config, splits, identity, engine, session, report)
+
+
+def _open_engine(config: ExperimentConfig) -> AbstractContextManager[Engine | None]:
+    """Open the engine of an experiment, with the number of CPU threads that the experiment began with."""
+    return open_run_engine(config.engine_options, ComputeDevice.select(config.device, config.precision), config.threads)
 
 
 def _run(
-    config: ExperimentConfig, splits: Splits, identity: RunIdentity, session: ExperimentSession
+    config: ExperimentConfig,
+    splits: Splits,
+    identity: RunIdentity,
+    engine: Engine | None,
+    session: ExperimentSession,
+    report: bool,
 ) -> FinishedExperiment:
-    """Run an experiment with the number of CPU threads that it began with."""
+    """Run an experiment in its directory."""
     directory, compute = identity.directory, ComputeDevice.select(config.device, config.precision)
     run = RunContext(
         seed=config.seed,
@@ -192,8 +213,9 @@ def _run(
         directory=directory,
         identity=identity,
         memory_limit=config.memory_limit,
+        engine=engine,
     )
-    with open_run_engine(config.engine_options, run, config.threads), session(config, run):
+    with session(config, run):
         result = run_experiment(
             config.experiment,
             splits,
@@ -204,6 +226,8 @@ def _run(
             request=config.request,
             num_sets=config.num_sets,
         )
+        if report:
+            write_run_report(run)
     return FinishedExperiment(directory=directory, config=config, result=result)
 
 

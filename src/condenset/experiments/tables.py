@@ -11,7 +11,7 @@ import torch
 from condenset import networks
 from condenset.errors import check
 from condenset.experiments.context import ExperimentContext
-from condenset.experiments.engine_sets import condense_pairs
+from condenset.experiments.engine_sets import condense_pairs, condense_repeatedly
 from condenset.experiments.types import ExperimentResult, Table
 from condenset.pipeline.results import Record, condense_cost
 from condenset.report.charts import draw_bars, draw_curve, new_chart
@@ -59,6 +59,12 @@ def run_batchnorm(context: ExperimentContext) -> ExperimentResult:
     (ipc,) = context.choose_ipcs(tiny=(2,), small=(50,), paper=(50,))
     specs = _specs_by_norm(context, ipc)
     context.num_parts = len(specs) * len(context.methods) * context.num_sets
+    recipes = {
+        f"{method}-{norm}": context.recipe(method, ipc, network=spec)
+        for norm, spec in specs.items()
+        for method in context.methods
+    }
+    condense_repeatedly(context, recipes)
     records: dict[tuple[str, str], Record] = {}
     for norm, spec in specs.items():
         protocol = context.protocol(network=spec)
@@ -93,6 +99,7 @@ def run_architectures(context: ExperimentContext) -> ExperimentResult:
     pairs += [("dm", name) for name in train_specs if "dm" in context.methods]
     recipes = {(method, source): context.recipe(method, ipc, network=train_specs[source]) for method, source in pairs}
     context.num_parts = len(pairs) * (1 + len(test_specs)) * context.num_sets
+    condense_repeatedly(context, {f"{method}-{source}": recipe for (method, source), recipe in recipes.items()})
 
     def measure(method: str, source: str, target: str, suffix: str) -> Record:
         condensed = context.condense(f"{method}-{source}{suffix}", method, recipes[method, source])

@@ -96,9 +96,12 @@ def condense(data: ImageData, recipe: DDRecipe, run: RunContext) -> CondensedSet
     run.compute.reset_peak_memory()
     problem = DatasetDistillation(data, recipe, run, counts)
     description = f"dd, {format_ipc(recipe.ipc)} per class"
-    seconds = run_loop(run, problem.state, recipe.iterations, problem.make_step, description)
-    step_sizes = F.softplus(problem.raw_sizes_T)
-    return build_condensed_set(problem.images_NCHW, problem.labels_N, data, recipe, run, seconds, step_sizes)
+
+    def result(seconds: float) -> CondensedSet:
+        sizes_T = F.softplus(problem.raw_sizes_T)
+        return build_condensed_set(problem.images_NCHW, problem.labels_N, data, recipe, run, seconds, sizes_T)
+
+    return result(run_loop(run, problem.state, recipe.iterations, problem.make_step, description, result))
 
 
 class Gradients(NamedTuple):

@@ -165,9 +165,7 @@ def remove_classifier(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 class BuiltNetworks(NetworkSampler):
-    """Build a new network in every iteration, for users' networks, which initialise themselves.
-
-    The initialisation may be any Python code, so it runs on the host before the step.
+    """Build a new network on the host before every step, for users' networks, which initialise themselves.
 
     Args:
         spec: The network.
@@ -294,10 +292,8 @@ def make_loop_step(
 
 
 def make_forward(network: nn.Module, sampler: NetworkSampler, compute: ComputeDevice) -> tuple[Forward, torch.dtype]:
-    """Return the network as a function of sampled parameters and images, and the dtype that both have.
-
-    Users' networks may not support parameters in another precision, so they run in float32 under autocast.
-    """
+    """Return the network as a function of sampled parameters and images, and the dtype that both have."""
     if not sampler.on_host:
         return functional_forward(network, compute), compute.dtype
+    # Users' networks may not support parameters in another precision, so they run in float32 under autocast.
     return with_autocast(functional_forward(network, compute, compiling=False), compute), torch.float32

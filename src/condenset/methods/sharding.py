@@ -10,8 +10,7 @@ import contextlib
 import dataclasses
 import itertools
 import json
-import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,16 +21,18 @@ from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
 from condenset.data.transfer import ImageSender, open_shared
 from condenset.engine.tasks import Engine, SharedValue, Task, TaskSession
-from condenset.errors import UserError, option
-from condenset.io.directories import wrap_os_errors
+from condenset.errors import UserError, is_number, option
+from condenset.io.directories import temporary_directory, wrap_os_errors
 from condenset.io.files import write_file
 from condenset.io.metadata import read_json
 from condenset.methods.recipe import Recipe
 from condenset.methods.registry import METHODS, SharedNetworks, method_of
 from condenset.runs.context import RunContext
+from condenset.runs.events import EVENTS, iter_events
 from condenset.runs.tasks import WorkerSettings, open_worker_run, remove_task_files, run_tasks, task_directory
 
 LARGEST_SHARD, SMALLEST_SHARD = 2, 16  # parts of the classes that a worker would have
+MAX_NAMES = 3  # of sets that the progress display lists
 STEPS_SHOWN = 1000  # of the progress display
 
 
@@ -71,14 +72,15 @@ def condense_jobs(jobs: Sequence[CondenseJob], run: RunContext) -> Iterator[tupl
     assert engine is not None
     with contextlib.ExitStack() as stack:
         if run.directory is None:  # files of tasks and networks are needed until the jobs are done
-            directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="condenset-run-")))
+            directory = stack.enter_context(temporary_directory("condenset-run"))
             run = run.derive(directory=directory)
             jobs = [dataclasses.replace(job, run=job.run.derive(directory=directory)) for job in jobs]
         divided = [DividedJob(job, run, engine) for job in jobs]
         yield from ((number, job.join()) for number, job in enumerate(divided) if job.is_complete)
         owners = [(number, index) for number, job in enumerate(divided) for index in job.missing]
         tasks = [divided[number].make_task(index) for number, index in owners]
-        names = ", ".join(dict.fromkeys(job.run.job or method_of(job.recipes[0]).name for job in jobs))
+        names = ", ".join(job.run.job or method_of(job.recipes[0]).name for job in jobs)
+        names = names if len(jobs) <= MAX_NAMES else f"{len(jobs)} sets"
         remaining = collections.Counter(number for number, _ in owners)
         for index, _, _ in run_tasks(run, tasks, f"{names} on {engine.name}", STEPS_SHOWN):
             number = owners[index][0]
@@ -167,9 +169,18 @@ class DividedJob:
         )
 
     def join(self) -> list[CondensedSet]:
-        """Return the sets, with the classes of all shards in their order."""
+        """Return the sets, with the classes of all shards in their order. Log the loss of all classes."""
+        self._log_losses()
         shards = [[CondensedSet.load(path) for path in self._paths(index)] for index in range(len(self.shards))]
         return [self._join_set(number, [sets[number] for sets in shards]) for number in range(len(self.job.recipes))]
+
+    def _log_losses(self) -> None:
+        """Log the sum of the losses of all shards, at the iterations that each of them logged."""
+        logs = [iter_events(self.directory / self._key(index) / EVENTS) for index in range(len(self.shards))]
+        shards = [{event["step"]: event for event in log if _is_step(event)} for log in logs]
+        for step in sorted(set.intersection(*(set(shard) for shard in shards))):
+            losses, seconds = zip(*((shard[step]["loss"], shard[step]["seconds"]) for shard in shards), strict=True)
+            self.job.run.log_event("step", step=step, loss=sum(losses), seconds=round(sum(seconds), 3))
 
     def _join_set(self, number: int, parts: Sequence[CondensedSet]) -> CondensedSet:
         recipe, data = self.job.recipes[number], self.job.data
@@ -209,7 +220,7 @@ def split_shards(num_classes: int, num_workers: int, chunk: int = 1) -> list[ran
     """Split classes into shards that become smaller, so that workers of different speed end at about the same time.
 
     A shard has half of a worker's share of the classes that remain. The last ones have a sixteenth of a worker's share
-    of all classes, since the start of a shard takes time. See docs/scale.md for a comparison with equal shards.
+    of all classes, since the start of a shard takes time. See docs/concepts/scale.md for other divisions.
 
     Args:
         num_classes: Number of classes.
@@ -244,11 +255,11 @@ def condense_shard(
     """Condense a shard in a worker, and save its sets in the directory of the task."""
     entry = METHODS.lookup(method)
     with (
-        tempfile.TemporaryDirectory(prefix="condenset-networks-") as directory,
+        temporary_directory("condenset-pool") as directory,
         open_worker_run(settings, session) as run,
     ):
         if networks is not None:
-            recipes = [networks.install(recipe, Path(directory)) for recipe in recipes]
+            recipes = [networks.install(recipe, directory) for recipe in recipes]
         data = open_shared(images)
         if len(recipes) > 1:
             assert entry.condense_sizes is not None
@@ -266,6 +277,11 @@ def _set_name(number: int) -> str:
 
 def _job_key(job: str) -> str:
     return job.replace("/", "-") or "condense"
+
+
+def _is_step(event: Mapping[str, Any]) -> bool:
+    is_step = event.get("event") == "step" and type(event.get("step")) is int
+    return is_step and is_number(event.get("loss")) and is_number(event.get("seconds"))
 
 
 def _is_division(content: Any) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,7 @@ from condenset.runs.checkpoint import (
 )
 from condenset.runs.events import EVENTS, append_event, is_network_event, iter_events
 from condenset.runs.identity import RunIdentity
+from condenset.runs.snapshots import write_snapshot
 
 if TYPE_CHECKING:
     from condenset.data.condensed_set import CondensedSet
@@ -51,7 +52,8 @@ class RunContext:
         stop_requested: The number of the signal that asked to stop, or 0.
         on_step_part: Called by `check_stop`. A loop sets it while a step runs.
         on_event: Called with every event that is logged.
-        snapshots: Iterations after which the current set is saved.
+        snapshots: Iterations after which the current set is saved exactly.
+        num_snapshots: Number of evenly spaced iterations after which small pictures of the images are saved.
         previous_seconds: The time spent on this job before it was resumed.
         checkpoint_name: The file name of the checkpoint.
         cache: Results that the jobs of a run share, such as reference networks.
@@ -74,6 +76,7 @@ class RunContext:
     on_step_part: Callable[[float], None] | None = None
     on_event: Callable[[Mapping[str, Any]], None] | None = None
     snapshots: frozenset[int] = frozenset()
+    num_snapshots: int = 0
     previous_seconds: float = 0.0
     checkpoint_name: str = CHECKPOINT
     cache: dict[str, Any] = field(default_factory=dict)
@@ -199,6 +202,13 @@ class RunContext:
         self.verify_identity()
         snapshot = replace(condensed, provenance={**condensed.provenance, "step": step})
         snapshot.save(self.snapshot_path(step), overwrite=True)
+
+    def save_previews(self, step: int, sets: Sequence[CondensedSet]) -> None:
+        """Save small pictures of the images of sets after `step` iterations."""
+        assert self.directory is not None, "snapshots need a directory"
+        self.verify_identity()
+        for condensed in sets:
+            write_snapshot(self.directory, step, condensed)
 
     def check_finite(self, state: Mapping[str, Tensor], step: int) -> None:
         """Raise an error if the state contains NaN or infinity: a finite loss does not rule it out."""

@@ -25,6 +25,7 @@ from condenset.io.directories import (
 from condenset.io.metadata import CONFIG_FILES, holds_config
 from condenset.runs.context import RunContext
 from condenset.runs.identity import IDENTITY, RunIdentity, open_directory, open_run
+from condenset.runs.snapshots import SNAPSHOTS
 
 T = TypeVar("T")
 
@@ -38,6 +39,7 @@ FILES = (  # of a run directory, in addition to sets/ and networks/
     "figure.svg",
     "figure.png",
     "table.md",
+    "report.html",
     "events.jsonl",
     "status.json",
     "checkpoint",
@@ -184,12 +186,19 @@ def is_run_directory(directory: Path) -> bool:
 def _clear(directory: Path) -> None:
     """Remove the files of a run, and nothing else."""
     remove_temporary_run_files(directory)
-    for name, pattern in (("sets", r"\w+-\d+(to\d+)?"), ("networks", r"[0-9a-f]{12}")):  # METHOD-IPC, a hash
+    for name, pattern in (("sets", r"\w+-\d+(to\d+)?"), ("networks", r"[0-9a-f]{12}|whole")):  # METHOD-IPC, a hash
         for path in (directory / name).glob("*"):
             if path.suffix in (".safetensors", ".png") and re.fullmatch(pattern, path.stem):
                 path.unlink()  # `condenset show` writes the picture of a set
         with contextlib.suppress(OSError):  # it does not exist, or contains other files
             (directory / name).rmdir()
+    for path in (directory / SNAPSHOTS).glob("*/*.safetensors"):
+        if re.fullmatch(r"\w+-\d+(to\d+)?/\d+", f"{path.parent.name}/{path.stem}"):
+            path.unlink()
+    (directory / SNAPSHOTS / "scores.json").unlink(missing_ok=True)
+    for folder in (*(directory / SNAPSHOTS).glob("*"), directory / SNAPSHOTS):
+        with contextlib.suppress(OSError):
+            folder.rmdir()
     for path in (directory / "tensorboard").glob("events.out.tfevents.*"):
         path.unlink()
     with contextlib.suppress(OSError):
@@ -218,4 +227,5 @@ def remove_temporary_run_files(directory: Path) -> None:
 def _written_names(directory: Path) -> list[str]:
     """Return the names of all files that runs write, as glob patterns."""
     names = [*FILES, RANKING, RANKING_CHECKPOINT, "sets/*.safetensors", "sets/*.png", "networks/*.safetensors"]
+    names.append(f"{SNAPSHOTS}/*/*.safetensors")
     return names + (["parts/**/*"] if (directory / "experiment.toml").is_file() else [])

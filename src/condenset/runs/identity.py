@@ -22,7 +22,7 @@ IDENTITY = ".run.json"
 MAX_NAMES = 5  # of different settings in an error message
 # Settings that may change: the data are identified by their fingerprints.
 LOCAL_SETTINGS = {
-    *("device", "memory_limit", "data_dir", "source"),
+    *("device", "memory_limit", "data_dir", "source", "snapshots"),
     *field_names(LoadOptions),
     *field_names(EngineOptions),
 }

@@ -5,19 +5,23 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from condenset.runs.context import RunContext
+from condenset.runs.snapshots import spaced_steps
 
 if TYPE_CHECKING:
     from condenset.data.condensed_set import CondensedSet
 
 SYNC_SECONDS = 0.5  # between two times that the host waits for the device
+LOGGED_LOSSES = 100  # evenly spaced iterations whose loss is logged, whatever the speed
 SLOW_STEP_SECONDS = 2.0  # from this on, a step can stop between its parts
+
+MakeSets = Callable[[float], "CondensedSet | Sequence[CondensedSet]"]
 
 
 class Interrupted(KeyboardInterrupt):
@@ -30,7 +34,7 @@ def run_loop(
     iterations: int,
     make_step: Callable[[], Callable[[int], None]],
     description: str,
-    make_set: Callable[[float], CondensedSet] | None = None,
+    make_set: MakeSets | None = None,
 ) -> float:
     """Advance `state` in place from its checkpoint, if there is one, to the last iteration.
 
@@ -41,7 +45,8 @@ def run_loop(
         make_step: Return the step function. It is called after the state has been loaded. `step(i)` runs iteration i
             and writes its loss to `state["losses"][i % len(losses)]`.
         description: The label of the progress bar.
-        make_set: Build the current set, given the seconds spent, for snapshots. Their time is not counted.
+        make_set: Build the current set, or several that are learned at once, given the seconds spent, for snapshots.
+            Their time is not counted.
 
     Returns:
         The seconds spent, including those before a resume.
@@ -52,7 +57,9 @@ def run_loop(
     step = make_step()
     if first:
         began = time.monotonic()  # the time to make the step was counted before the checkpoint
-    monitor = _LoopMonitor(run, state, first, began, make_set)
+    monitor = _LoopMonitor(run, state, first, began, iterations, make_set)
+    if not first:
+        monitor.save_snapshots(0)
     with _listen(run, description, iterations, first):
         for i in range(first, iterations):
             monitor.run_step(step, i)
@@ -72,9 +79,13 @@ class _LoopMonitor:
         state: Mapping[str, Tensor],
         first: int,
         began: float,
-        make_set: Callable[[float], CondensedSet] | None,
+        iterations: int,
+        make_set: MakeSets | None,
     ) -> None:
         self.run, self.state, self.make_set = run, state, make_set
+        self._preview_steps = spaced_steps(run.num_snapshots, iterations) if run.directory else frozenset()
+        self._snapshot_steps = run.snapshots | self._preview_steps if make_set else frozenset()
+        self._log_interval = max(1, iterations // LOGGED_LOSSES)
         self._began, self._last_step, self._last_sync = began, first, time.monotonic()
         self._first, self._step_seconds = first, 0.0  # of the last step
         self._last_report, self._note = time.monotonic(), ""
@@ -120,25 +131,44 @@ class _LoopMonitor:
     def is_due(self, done: int) -> bool:
         """Return whether to wait for the device after `done` iterations."""
         late = time.monotonic() - self._last_sync >= SYNC_SECONDS or done - self._last_step >= self._max_steps
-        return late or bool(self.run.stop_requested) or done in self.run.snapshots
+        return late or bool(self.run.stop_requested) or done in self._snapshot_steps
 
     def sync(self, done: int) -> None:
         """Wait until `done` iterations are computed, and report and save them."""
         losses = self._read_losses(done)
         seconds = self.seconds
         if losses:
-            self.run.log_event("step", step=done, loss=losses[-1], seconds=round(seconds, 3))
+            self._log_losses(losses, seconds)
             self._last_report, self._note = time.monotonic(), f"loss {losses[-1]:.4g}"
             self.run.progress.update(done, self._note)
-        if losses and self.make_set and done in self.run.snapshots:  # before the checkpoint that a resume starts from
-            self.run.save_snapshot(done, self.make_set(seconds))
-            self._began = time.monotonic() + self.run.previous_seconds - seconds
+        if losses:
+            self.save_snapshots(done)  # before the checkpoint that a resume starts from
         self._last_step = done
         stopping = bool(self.run.stop_requested)
         self.run.save_checkpoint(done, seconds, self.state, force=stopping)
         if stopping:
             raise Interrupted
         self._last_sync = time.monotonic()
+
+    def save_snapshots(self, done: int) -> None:
+        """Save the sets as they are after `done` iterations, if this is requested. The time is not counted."""
+        if self.make_set is None or done not in self._snapshot_steps:
+            return
+        seconds = self.seconds
+        self.run.check_finite(self.state, done)
+        result = self.make_set(seconds)
+        sets = result if isinstance(result, Sequence) else [result]
+        if done in self.run.snapshots:
+            self.run.save_snapshot(done, sets[0])
+        if done in self._preview_steps:
+            self.run.save_previews(done, sets)
+        self._began = time.monotonic() + self.run.previous_seconds - seconds
+
+    def _log_losses(self, losses: Sequence[float], seconds: float) -> None:
+        """Log the last loss, and those of evenly spaced iterations, which are the same for all shards of a job."""
+        for step, loss in enumerate(losses, start=self._last_step + 1):
+            if step % self._log_interval == 0 or step == self._last_step + len(losses):
+                self.run.log_event("step", step=step, loss=loss, seconds=round(seconds, 3))
 
     def _read_losses(self, done: int) -> list[float]:
         """Return the losses since the last sync, which must be finite."""

@@ -14,8 +14,8 @@ from condenset.errors import UserError
 from condenset.io.files import write_file
 from condenset.io.progress import ProgressBar
 from condenset.runs.context import RunContext
+from condenset.runs.status_report import STATUS
 
-STATUS = "status.json"
 WRITE_SECONDS = 1.0  # between two writes
 MAX_ERROR_CHARACTERS = 1000
 

@@ -15,11 +15,10 @@ from typing import Any
 from condenset.errors import UserError, is_number
 from condenset.io.files import open_file, read_file
 from condenset.io.locks import is_locked
-from condenset.io.metadata import MAX_BYTES
-from condenset.runs.directory import is_run_directory
+from condenset.io.metadata import MAX_BYTES, holds_config
 from condenset.runs.events import EVENTS, is_fraction
-from condenset.runs.status import STATUS
 
+STATUS = "status.json"
 FRESH_SECONDS = 30.0  # a younger status of another host counts as running, if the lock is not visible here
 MAX_STATUS_BYTES = 1 << 20
 TAIL_BYTES = 1 << 20  # of events.jsonl
@@ -72,7 +71,7 @@ def read_status(directory: Path) -> StatusReport:
     """
     if not directory.is_dir():
         raise UserError(f"no such directory: {directory}")
-    if not is_run_directory(directory):
+    if not holds_config(directory):
         raise UserError(f"{directory} is not a run: give the directory of a run, an evaluation or an experiment")
     stored, now = _read_object(directory / STATUS), time.time()
     state = _find_state(directory, stored, now)

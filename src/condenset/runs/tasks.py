@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import shutil
 import signal
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +13,10 @@ from typing import Any
 from condenset.engine.defaults import torch_defaults
 from condenset.engine.device import ComputeDevice
 from condenset.engine.options import EngineOptions
-from condenset.engine.tasks import Files, Task, TaskMonitor, TaskSession, read_files, write_files
+from condenset.engine.tasks import Engine, Files, Task, TaskMonitor, TaskSession, read_files, write_files
 from condenset.engine.threads import use_threads
-from condenset.io.progress import NullProgress
+from condenset.io.directories import temporary_directory
+from condenset.io.progress import NullProgress, print_notice
 from condenset.runs import checkpoint
 from condenset.runs.context import RunContext
 from condenset.runs.loop import Interrupted, track_progress
@@ -55,20 +55,26 @@ class WorkerSettings:
 
 
 @contextlib.contextmanager
-def open_run_engine(options: EngineOptions, run: RunContext, threads: int | None = None) -> Iterator[None]:
-    """Set the engine of a run and the number of CPU threads for the duration of the block.
+def open_run_engine(
+    options: EngineOptions, compute: ComputeDevice, threads: int | None = None, *, verbose: bool = True
+) -> Iterator[Engine | None]:
+    """Open the engine of a run, and set the number of CPU threads for the duration of the block.
 
     Args:
         options: The engine.
-        run: The run.
+        compute: The device of the run.
         threads: The number of threads that the run began with. None: the default of the engine.
+        verbose: Say that the engine starts, which takes seconds.
     """
     options.check_installed()
-    present = run.compute.threads  # None: the device is not a CPU
+    if options.engine == "ray":
+        place = "Starting Ray" if options.address is None else f"Connecting to Ray at {options.address}"
+        print_notice(place, verbose=verbose)
+    present = compute.threads  # None: the device is not a CPU
     threads = present and (threads or options.default_threads or present)
-    uses_gpu = run.compute.device.type == "cuda"
-    with use_threads(threads), options.open(uses_gpu=uses_gpu, threads=threads) as run.engine:
-        yield
+    uses_gpu = compute.device.type == "cuda"
+    with use_threads(threads), options.open(uses_gpu=uses_gpu, threads=threads) as engine:
+        yield engine
 
 
 @contextlib.contextmanager
@@ -171,7 +177,7 @@ def run_tasks(run: RunContext, tasks: Sequence[Task], description: str, total: i
     with contextlib.ExitStack() as stack:
         directory = task_directory(run)
         if directory is None:
-            directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="condenset-tasks-")))
+            directory = stack.enter_context(temporary_directory("condenset-run"))
         monitor = _RunMonitor(run, tasks, directory, total)
         stack.enter_context(track_progress(run, description, total))
         for index, result in run.engine.run(tasks, monitor):

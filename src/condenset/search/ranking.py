@@ -171,7 +171,8 @@ def rank(
     protocol = augment.remove_unused_flip(protocol, allow_hflip=train_set.allow_hflip)
     compute = ComputeDevice.select(device, precision)
     run = RunContext(seed=seed, compute=compute, job="rank", progress=make_progress(verbose))
-    with open_run_engine(EngineOptions(engine=engine, address=address, gpus_per_worker=gpus_per_worker), run):
+    engine_options = EngineOptions(engine=engine, address=address, gpus_per_worker=gpus_per_worker)
+    with open_run_engine(engine_options, compute, verbose=verbose) as run.engine:
         if directory is None:
             return rank_architectures(architectures, train_set, data, protocol, run)
         check_path("directory", directory)

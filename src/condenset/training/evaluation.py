@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 import warnings
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -73,16 +74,18 @@ def score_set(
     protocol: Protocol,
     run: RunContext,
     description: str = "training networks",
+    network_file: Path | None = None,
 ) -> Scores:
     """Train networks on a set and return their test accuracies.
 
     With `run.directory`, networks that were tested before an interruption are not trained again, and those in
-    training are resumed.
+    training are resumed. The weights of the first network are written to `network_file`, except on an engine.
     """
     began = time.monotonic()
     channels, size = train_set.images.shape[1:3]
     check_network_fits(protocol.network, run.compute, channels=channels, size=size, num_classes=train_set.num_classes)
     evaluation = Evaluation(train_set, align_classes(train_set, test_set), protocol, run)
+    evaluation.network_file = network_file
     num_networks = evaluation.protocol.num_networks
     if run.engine is not None and networks.has_default_init(protocol.network):  # workers do not have a user's network
         run_on_engine(evaluation, protocol, run.engine, description)

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -24,6 +25,7 @@ from condenset.training.checkpoint import TrainingCheckpoint
 from condenset.training.confusion import count_predictions, is_cell_counts
 from condenset.training.dataset import DeviceDataset
 from condenset.training.learned_steps import read_learned_steps
+from condenset.training.network_file import write_network
 from condenset.training.parallel import num_parallel, train_in_parallel
 from condenset.training.protocol import Protocol
 from condenset.training.trainer import Trainer
@@ -32,13 +34,17 @@ SLOW_TEST_SECONDS = 2.0  # from this on, a stop interrupts the test of a network
 
 
 class Evaluation:
-    """The data of an evaluation and the results of its networks so far."""
+    """The data of an evaluation and the results of its networks so far.
+
+    `network_file` is where the weights of the first network are stored. None: nowhere.
+    """
 
     def __init__(
         self, train_set: CondensedSet | ImageData, test_set: ImageData, protocol: Protocol, run: RunContext
     ) -> None:
         protocol = augment.remove_unused_flip(protocol, allow_hflip=train_set.allow_hflip)
         self.run, self.compute, self.protocol = run, run.compute, protocol
+        self.network_file: Path | None = None
         self.learned_steps = read_learned_steps(train_set, protocol) if protocol.learned_steps else None
         if self.learned_steps:  # learned in float32, with plain gradient descent
             self.compute = dataclasses.replace(run.compute, dtype=torch.float32)
@@ -144,6 +150,8 @@ class Evaluation:
             fields = {"net": net, "accuracy": accuracy, "seconds": seconds, "settings": self.settings}
             diverged = {} if trainer.is_finite() else {"diverged": True}
             event = {**fields, **diverged, "confusion": confusion}
+            if net == 0 and self.network_file and not diverged:  # before the event, after which it is not trained again
+                write_network(self.network_file, self.protocol.network, trainer.export_network(), run)
             run.log_event("network", **event)
             self.record(event)
 

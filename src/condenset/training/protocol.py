@@ -209,3 +209,10 @@ def check_ignored_options(fields: Mapping[str, Any]) -> None:
         ignored = [option(field) for field in overridden if field in fields]
         if fields.get(name) and ignored:
             raise UserError(f"{option(name)} replaces {', '.join(ignored)}: give only one of them")
+
+
+def describe_protocol(protocol: Protocol) -> str:
+    """Return how many networks are trained, how long, and by which protocol."""
+    length = f"{protocol.epochs} epochs" if protocol.steps is None else f"{protocol.steps} steps"
+    name = f"{protocol.schedule} protocol"
+    return f"{protocol.num_networks} × {protocol.network}, {name}, {length}, augment={protocol.augment}"

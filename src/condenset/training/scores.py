@@ -10,6 +10,8 @@ from typing import Any
 
 from torch import Tensor
 
+MAX_IMBALANCE = 2.0  # of the largest class and the mean of the others; beyond it, tables show the balanced accuracy
+
 
 @dataclass(frozen=True, kw_only=True)
 class Scores:
@@ -84,3 +86,9 @@ def format_accuracy(record: Mapping[str, Any]) -> str:
     """Format the accuracies of a record as `63.0 ± 0.4`, or as `63.0` for a single network."""
     deviation = f" ± {100 * record['accuracy_std']:.1f}" if len(record["accuracies"]) > 1 else ""
     return f"{100 * record['accuracy_mean']:.1f}{deviation}"
+
+
+def is_unbalanced(record: Mapping[str, Any]) -> bool:
+    """Return whether a class has far more test images than the others, so that it dominates the accuracy."""
+    counts = sorted(record.get("test_images", ()))
+    return len(counts) > 1 and counts[-1] > MAX_IMBALANCE * sum(counts[:-1]) / (len(counts) - 1)

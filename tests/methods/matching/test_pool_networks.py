@@ -15,10 +15,11 @@ import torch
 import condenset as cs
 from condenset import augment, networks
 from condenset.engine import ComputeDevice, rng
+from condenset.engine.tasks import LocalEngine
 from condenset.io.files import json_hash, read_tensors, write_tensors
 from condenset.methods.matching.accuracy_groups import in_group
 from condenset.methods.matching.dm import check_recipe, condense
-from condenset.methods.matching.network_source import estimate_network_bytes
+from condenset.methods.matching.network_source import estimate_network_bytes, prepare_networks
 from condenset.methods.matching.pool import POOL_FILE, NetworkPool
 from condenset.methods.samplers import PoolNetworks, build_on_meta
 from condenset.pipeline.condensing import load_or_condense
@@ -223,3 +224,18 @@ def test_batch_norm_and_bfloat16(tmp_path: Path) -> None:
         pool.weights(pool.states, build_on_meta(SPEC, data, embedding=True), compute) for compute in (CPU, bfloat16)
     )
     assert torch.equal(coarse, fine.bfloat16())
+
+
+def test_worker_uses_the_pool_at_the_same_path_only_if_it_is_the_same(
+    trained_pool: NetworkPool, tmp_path: Path
+) -> None:
+    shutil.copytree(trained_pool.directory, tmp_path / "pool")
+    recipe = pool_recipe(NetworkPool.load(tmp_path / "pool"))
+    run = RunContext(compute=CPU, engine=LocalEngine(), directory=tmp_path)
+    transfer = prepare_networks(tiny_data(COUNTS), recipe, run)
+    assert transfer is not None
+    assert transfer.install(recipe, tmp_path / "worker").pool == str(tmp_path / "pool")
+    (tmp_path / "pool" / "0002.safetensors").unlink()  # as on a machine with another pool
+    installed = transfer.install(recipe, tmp_path / "worker").pool
+    assert installed == str(tmp_path / "worker" / "pool")
+    assert NetworkPool.load(installed).fingerprint == trained_pool.fingerprint

@@ -20,7 +20,7 @@ from condenset.data.image_data import ImageData
 from condenset.data.partition import check_partition
 from condenset.engine.device import ComputeDevice
 from condenset.engine.memory import MemoryEstimate, count_features, default_memory_limit, num_classes_that_fit
-from condenset.methods.common import max_images_per_class, record_loss
+from condenset.methods.common import max_images_per_class
 from condenset.methods.matching.matcher import Matcher
 from condenset.methods.matching.memory import check_batch_norm_memory, estimate_matching_memory, peak_memory
 from condenset.methods.matching.network_source import (
@@ -42,16 +42,7 @@ from condenset.training.protocol import DIGITS, DIGITS_NETWORK
 
 
 class DistributionMatching(Matcher):
-    """Algorithm 1: the step of distribution matching. Matcher has the state, the chunks and the loop around it."""
-
-    def step(self) -> None:
-        """Run one iteration for all classes: sample a network, then match class by class."""
-        network, classifier = self.networks.sample(self.clock, self.dtype), self.sample_classifier()
-        total_loss = torch.zeros((), device=self.clock.device)
-        for chunk in self.chunks:  # the loss is a sum over classes, so chunks do not change the result
-            total_loss += self.match(network, classifier, chunk)
-        self.networks.train(self.clock, self.sets)
-        record_loss(self.clock, self.losses, total_loss)
+    """Algorithm 1: match a chunk of classes. Matcher has the state, the step over all chunks and the loop around it."""
 
     def match(self, network: dict[str, Tensor], classifier: dict[str, Tensor] | None, chunk: Chunk) -> Tensor:
         """Update the synthetic images of a chunk of classes, and return their loss before the update."""
@@ -229,7 +220,7 @@ def fast_schedule(ipc: int, dataset: str, size: int) -> dict[str, Any]:
     """Return the settings that reach the paper's accuracy soonest.
 
     A high learning rate needs few iterations, and the mean of the images over the second half removes its noise. The
-    values were chosen on training images that were held out; see docs/performance.md.
+    values were chosen on training images that were held out; see docs/results/schedules.md.
     """
     if (dataset, size) == DIGITS:
         few = ipc <= 10

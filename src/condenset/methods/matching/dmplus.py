@@ -6,7 +6,7 @@
 - Few images per class need more calibration, and many a higher learning rate.
 - The learning rate falls linearly, and the result is the mean of the images over the second half of the iterations.
 
-The settings were chosen on training images that were held out; see docs/results.md.
+The settings were chosen on training images that were held out; see docs/results/family.md.
 """
 
 from __future__ import annotations

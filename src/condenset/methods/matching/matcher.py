@@ -20,14 +20,14 @@ from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
 from condenset.data.ipc import format_ipc
 from condenset.data.streamed_store import StreamedStore
-from condenset.engine import rng
+from condenset.engine import cuda_graph, rng
 from condenset.engine.compile import Forward
-from condenset.engine.cuda_graph import try_step
 from condenset.engine.memory import MemoryEstimate
-from condenset.methods.common import NUM_LOSSES, build_condensed_set
+from condenset.methods.common import NUM_LOSSES, build_condensed_set, record_loss
 from condenset.methods.matching.memory import max_classes_per_pass, real_images_per_pass
 from condenset.methods.matching.objectives import Objective
 from condenset.methods.matching.sets import Chunk, PaddingMask, Parametrization, SetGroup, SyntheticSets
+from condenset.methods.matching.streamed_step import capture_streamed_step
 from condenset.methods.registry import method_of
 from condenset.methods.samplers import NetworkSampler, make_loop_step
 from condenset.runs.context import RunContext
@@ -85,6 +85,7 @@ class Matcher(ABC):
         self.batch_size = min(self.recipe.batch_size, data.largest_class)
         self.memory = memory
         self.stream: BatchStream | None = None  # of a streamed store, while the loop runs
+        self.fixed_batch: ImageBatch | None = None  # of a captured step of a streamed store
         self.store = StreamedStore(data, device) if memory.is_streamed else ClassStore(data, device)
         self.sets = SyntheticSets(
             data,
@@ -106,8 +107,26 @@ class Matcher(ABC):
         return {**self.sets.state, **self.networks.state, "losses": self.losses, "clock": self.clock}
 
     @abstractmethod
+    def match(self, network: dict[str, Tensor], classifier: dict[str, Tensor] | None, chunk: Chunk) -> Tensor:
+        """Update the synthetic images of a chunk of classes, and return their loss before the update."""
+
     def step(self) -> None:
-        """Run the iteration that the clock shows, for all classes."""
+        """Run one iteration for all classes: sample a network, then match class by class."""
+        network, classifier = self.sample_networks()
+        total_loss = torch.zeros((), device=self.clock.device)
+        for chunk in self.chunks:  # the loss is a sum over classes, so chunks do not change the result
+            total_loss += self.match(network, classifier, chunk)
+        self.end_step(total_loss)
+
+    def sample_networks(self) -> tuple[dict[str, Tensor], dict[str, Tensor] | None]:
+        """Sample the network of an iteration, and the trained network of its calibration, if there is one."""
+        classifier = self.networks.sample_classifier(self.clock, self.dtype) if self.calibration else None
+        return self.networks.sample(self.clock, self.dtype), classifier
+
+    def end_step(self, total_loss: Tensor) -> None:
+        """Train the networks, if the sampler does so, and advance the clock."""
+        self.networks.train(self.clock, self.sets)
+        record_loss(self.clock, self.losses, total_loss)
 
     def sample_augmentation(self, chunk: Chunk) -> Transform | None:
         """Sample one augmentation per class, which real and synthetic images share."""
@@ -125,6 +144,8 @@ class Matcher(ABC):
             return self.store.augment(batch, transform, self.dtype)
 
     def _next_batch(self, chunk: Chunk) -> AbstractContextManager[ImageBatch]:
+        if self.fixed_batch is not None:
+            return contextlib.nullcontext(self.fixed_batch)
         if self.stream is not None:
             return self.stream.next_batch()
         return contextlib.nullcontext(self.store.batch(self._sample_indices(chunk, self.clock)))
@@ -170,10 +191,6 @@ class Matcher(ABC):
             features = features.new_zeros(len(images), features.shape[1]).index_copy(0, mask.positions, features)
         return features.view(*images_KNCHW.shape[:2], -1)
 
-    def sample_classifier(self) -> dict[str, Tensor] | None:
-        """Sample the trained network of the calibration, if there is one."""
-        return self.networks.sample_classifier(self.clock, self.dtype) if self.calibration else None
-
     def calibrate(self, classifier: dict[str, Tensor], images_KICHW: Tensor, chunk: Chunk, group: SetGroup) -> Tensor:
         """Return the cross-entropy of synthetic images under a trained network: class means, summed and weighted."""
         assert self.classify is not None
@@ -209,25 +226,37 @@ class Matcher(ABC):
                 images_NCHW, labels, self.data, recipe, run, seconds, partition=partition, **provenance
             )
 
+        def make_sets(seconds: float) -> list[CondensedSet]:
+            return [result(index, seconds) for index in range(len(slices))]
+
         description = f"{method_of(self.recipe).name}, {', '.join(map(format_ipc, ipcs))} per class"
         description += ", images streamed" if self.memory.is_streamed else ""
         try:
-            seconds = run_loop(
-                run, self.state, self.recipe.iterations, self.make_step, description, lambda seconds: result(0, seconds)
-            )
+            seconds = run_loop(run, self.state, self.recipe.iterations, self.make_step, description, make_sets)
         finally:
             self.close()
-        return [result(index, seconds) for index in range(len(slices))]
+        return make_sets(seconds)
 
     def make_step(self) -> Callable[[int], None]:
         """Return the step of the loop, captured if possible; called once the state is restored."""
-        if isinstance(self.store, StreamedStore):
-            if not self.networks.on_host:
-                try_step(self.step, list(self.state.values()), self.run.compute)
-            max_images = max(len(chunk.classes_K) for chunk in self.chunks) * self.batch_size
-            self.stream = BatchStream(self.store, self._iter_indices(int(self.clock)), max_images)
-        captured = self.stream is None  # a graph cannot wait for threads
-        return make_loop_step(self.step, self.state, self.networks, self.run.compute, captured=captured)
+        if not isinstance(self.store, StreamedStore):
+            return make_loop_step(self.step, self.state, self.networks, self.run.compute)
+        max_images = max(len(chunk.classes_K) for chunk in self.chunks) * self.batch_size
+        captured = cuda_graph.supports_graphs(self.run.compute.device) and not self.networks.on_host
+        step = self._capture_streamed_step() if captured else None
+        self.stream = stream = BatchStream(self.store, self._iter_indices(int(self.clock)), max_images)
+        if step is not None:
+            return lambda iteration: step(stream)
+        return make_loop_step(self.step, self.state, self.networks, self.run.compute, captured=False)
+
+    def _capture_streamed_step(self) -> Callable[[BatchStream], None]:
+        def match(number: int, batch: ImageBatch) -> Tensor:
+            self.fixed_batch = batch
+            return self.match(*self.sample_networks(), self.chunks[number])  # sampling again is cheap
+
+        shapes = [(len(chunk.classes_K), self.batch_size) for chunk in self.chunks]
+        state, image_shape = list(self.state.values()), self.store.image_shape
+        return capture_streamed_step(match, self.end_step, shapes, image_shape, state, self.run.compute)
 
     def _iter_indices(self, first: int) -> Iterator[Tensor]:
         """Yield the indices of all batches from iteration `first` on."""

@@ -11,6 +11,7 @@ from condenset import networks
 from condenset.data.batch_stream import NUM_BUFFERS
 from condenset.data.image_data import ImageData
 from condenset.data.streamed_store import is_streamed
+from condenset.engine import cuda_graph
 from condenset.engine.compile import uses_custom_kernels
 from condenset.engine.device import ComputeDevice
 from condenset.engine.memory import MemoryEstimate, estimate_memory, images_per_pass, num_classes_that_fit
@@ -96,5 +97,6 @@ def estimate_matching_memory(
     fixed_bytes = estimate.fixed_bytes + objective.fixed_bytes + network_bytes
     if not is_streamed(data, compute, memory_limit):
         return MemoryEstimate(fixed_bytes, estimate.bytes_per_class)
-    buffer_bytes = NUM_BUFFERS * batch_size * data.images[0].numel()
+    num_buffers = NUM_BUFFERS + cuda_graph.supports_graphs(compute.device)  # a copy for the graphs
+    buffer_bytes = num_buffers * batch_size * data.images[0].numel()
     return MemoryEstimate(fixed_bytes - data.images.numel(), estimate.bytes_per_class, buffer_bytes)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
-import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +20,7 @@ from condenset.engine.compile import Forward, functional_forward, with_autocast
 from condenset.engine.device import ComputeDevice
 from condenset.engine.tasks import SharedValue, write_files
 from condenset.errors import UserError, check
+from condenset.io.directories import temporary_directory
 from condenset.methods.matching.pool import (
     POOL_FILE,
     NetworkPool,
@@ -153,8 +154,8 @@ def _load_or_train_pool(
         pool.check_compatible(recipe.network, data)
         weights_EST, provenance = _read_states(pool, pool.num_networks, recipe.sampler, network, run)
         return weights_EST, {"fingerprint": pool.fingerprint, **provenance}
-    with tempfile.TemporaryDirectory(prefix="condenset-pool-") as temporary:
-        pool = _train_pool(recipe, data, run, Path(temporary))
+    with temporary_directory("condenset-pool") as temporary:
+        pool = _train_pool(recipe, data, run, temporary)
         return _read_states(pool, recipe.pool_size, recipe.sampler, network, run)
 
 
@@ -172,7 +173,7 @@ def prepare_networks(data: ImageData, recipe: DMRecipe, run: RunContext) -> Pool
         return None
     assert run.engine is not None and run.directory is not None
     pool = NetworkPool.load(recipe.pool) if recipe.has_pool else _train_pool(recipe, data, run, run.directory)
-    return PoolTransfer(pool.directory, run.engine.share(_read_files(pool)), is_pool=recipe.has_pool)
+    return PoolTransfer(pool.directory, pool.fingerprint, run.engine.share(_read_files(pool)), is_pool=recipe.has_pool)
 
 
 def _read_files(pool: NetworkPool) -> dict[str, bytes]:
@@ -186,22 +187,30 @@ class PoolTransfer:
     """A pool of networks on its way to workers.
 
     Attributes:
-        directory: The directory of the pool. A worker that has it reads the networks there.
+        directory: The directory of the pool. A worker that has the same pool there reads the networks from it.
+        fingerprint: The fingerprint of the pool.
         files: The files of the pool by name.
         is_pool: Whether the recipe names the pool itself, not the directory that runs store their pools in.
     """
 
     directory: Path
+    fingerprint: str
     files: SharedValue
     is_pool: bool
 
     def install(self, recipe: DMRecipe, directory: Path) -> DMRecipe:
         """Return the recipe with the place of the pool on this worker."""
         target = self.directory
-        if not target.is_dir():
+        if not self._is_here():
             target = directory / target.name
             write_files(target, self.files.get())
         return dataclasses.replace(recipe, pool=str(target if self.is_pool else target.parent))
+
+    def _is_here(self) -> bool:
+        """Return whether this machine has the same pool at the same path."""
+        with contextlib.suppress(UserError):  # no pool, or a damaged one
+            return NetworkPool.load(self.directory).fingerprint == self.fingerprint
+        return False
 
 
 def _read_states(

@@ -6,8 +6,10 @@ Shapes: S states of a network, G states of a group, P parameters of a network.
 from __future__ import annotations
 
 import collections
+import contextlib
 import itertools
 import os
+import tempfile
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -204,10 +206,17 @@ def pool_path(parent: Path, metadata: Mapping[str, Any]) -> Path:
 def check_pool_parent(directory: Path) -> None:
     """Raise a UserError if a directory cannot be written to, or has other content than pools."""
     existing = next(path for path in (directory, *directory.parents) if path.exists())
-    is_writable = existing.is_dir() and os.access(existing, os.W_OK)
-    check(is_writable, "pool must be a directory that can be written to", str(directory))
+    check(_is_writable(existing), "pool must be a directory that can be written to", str(directory))
     if not is_empty(directory) and not all(path.name.startswith(POOL_PREFIX) for path in directory.iterdir()):
         raise UserError(f"{directory} is not empty and not a pool of networks: choose another directory")
+
+
+def _is_writable(directory: Path) -> bool:
+    """Return whether files can be created in a directory. The permissions alone do not decide it for every user."""
+    with contextlib.suppress(OSError):
+        tempfile.TemporaryFile(dir=directory).close()
+        return True
+    return False
 
 
 def check_pool_directory(directory: Path, metadata: Mapping[str, Any] | None = None) -> None:
