@@ -44,7 +44,7 @@ def test_save_and_load(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["x.npz", "x.pt", "x", "x.safetensors.gz"])
 def test_other_suffixes_are_rejected(tmp_path: Path, name: str) -> None:
-    with pytest.raises(cs.UserError, match=r"must end in .safetensors, but got .*; for other formats use numpy.savez"):
+    with pytest.raises(cs.UserError, match=r"must end in .safetensors, but got .*; for other formats use to_folder"):
         make_set().save(tmp_path / name)
     assert not list(tmp_path.iterdir())
 

@@ -84,6 +84,13 @@ def test_a_stopped_import_that_replaces_another_leaves_nothing(tmp_path: Path, p
     assert list((tmp_path / "data" / "imported").iterdir()) == []
 
 
+def test_a_stopped_import_of_arrays_promises_no_continuation(tmp_path: Path, toy: Path) -> None:
+    arguments = ("data", "import", toy, "mine", "--data-dir", tmp_path / "data")
+    result = CommandProcess(arguments, tmp_path / "output", SignalAtBlock(1, signal.SIGINT)).wait()
+    assert result.code == 128 + signal.SIGINT
+    assert "stopped" in result.err and "continue" not in result.err
+
+
 @pytest.fixture
 def killed_import(tmp_path: Path, photos: Path, small_blocks: None) -> Path:
     """The hidden directory of an import of `photos` that was killed in its second block."""

@@ -11,8 +11,9 @@ from condenset.data.lazy import LazyDataset, make_lazy_split
 from condenset.data.listing import DatasetInfo, list_datasets
 from condenset.data.loading import import_dataset, load, load_test_images
 from condenset.data.options import LoadOptions
-from condenset.data.sources import DATASETS, DatasetSource, Download, data_directory, register_dataset
+from condenset.data.sources import DATASETS, DatasetSource, Download, register_dataset
 from condenset.data.split import train_val_split
+from condenset.io.user_directories import data_directory
 
 __all__ = [
     "DATASETS",

@@ -80,9 +80,11 @@ def from_dataset(
         fit: How images that are not square become square: "crop" cuts the central square, "pad" adds borders. None:
             "crop" if `size` is given, else such images are refused.
         background: Colour under transparent pixels and of borders: a colour name or #rrggbb.
-        image_column, label_column: Names of the image and the label in items that are dicts.
+        image_column: Name of the image in items that are dicts.
+        label_column: Name of the label in items that are dicts.
         class_names: One name per class; by default those of the dataset.
-        mean, std: Normalisation constants per channel; measured if None.
+        mean: Mean of the pixels per channel, for normalisation; measured if None.
+        std: Standard deviation per channel; measured if None.
         name: Name of the dataset; by default the name of its class.
         allow_hflip: Allow horizontal flips. Disable for text and digits.
         verbose: Show progress.

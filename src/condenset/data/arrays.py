@@ -49,7 +49,8 @@ def from_arrays(
         background: Colour of the borders: a colour name or #rrggbb.
         class_names: One name per class; numbers in `labels` are then positions in it. By default the values in
             `labels`, sorted; names that are numbers sort as numbers.
-        mean, std: Normalisation constants per channel; measured if None.
+        mean: Mean of the pixels per channel, for normalisation; measured if None.
+        std: Standard deviation per channel; measured if None.
         name: Name of the dataset.
         allow_hflip: Allow horizontal flips. Disable for text and digits.
 

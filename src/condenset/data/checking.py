@@ -29,9 +29,9 @@ from condenset.data.opening import (
     warn_about_unused,
 )
 from condenset.data.options import LoadKeywords, LoadOptions
-from condenset.data.sources import DATASETS, data_directory
+from condenset.data.sources import DATASETS
 from condenset.errors import UserError, format_names
-from condenset.io.user_directories import expand_user
+from condenset.io.user_directories import data_directory, expand_user
 
 PathLike = str | os.PathLike[str]
 MEAN_TOLERANCE = 0.02  # between the mean pixel of a dataset and its registered normalisation constant

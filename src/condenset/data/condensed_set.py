@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from condenset.augment import DEFAULT_STRATEGY
+from condenset.data.formats.methods import ExportMethods
 from condenset.data.image_data import (
     ImageData,
     check_class_names,
@@ -37,7 +38,7 @@ SET_FORMAT = 1  # version of the file format
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class CondensedSet(Dataset[tuple[Tensor, Tensor]]):
+class CondensedSet(ExportMethods, Dataset[tuple[Tensor, Tensor]]):
     """A small training set: `condensed[i]` is (image, label), with the image in pixel space.
 
     `cs.condense` returns one, and `CondensedSet.load` reads one from a file. Networks train on
@@ -234,7 +235,7 @@ class CondensedSet(Dataset[tuple[Tensor, Tensor]]):
             CondensedSet(digits: 10 images of 1x8x8, 10 classes; random, 1 per class)
         """
         if Path(path).suffix != ".safetensors":
-            hint = "for other formats use numpy.savez(path, images=condensed.images, labels=condensed.labels)"
+            hint = "for other formats use to_folder, to_npz, to_hf, to_webdataset or to_pt"
             raise UserError(f"a set file must end in .safetensors, but got '{os.fspath(path)}'; {hint}")
         metadata = {
             "format": SET_FORMAT,

@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from condenset.data.archives import unpack
-from condenset.data.sources import DATASETS, Download, data_directory, require_registered_name
+from condenset.data.sources import DATASETS, Download, require_registered_name
 from condenset.errors import UserError, check, format_error
 from condenset.io.directories import wrap_os_errors
 from condenset.io.progress import show_progress
+from condenset.io.user_directories import data_directory
 
 CHUNK_BYTES = 1 << 18
 MAX_FAILURES = 4  # attempts in a row that transfer nothing

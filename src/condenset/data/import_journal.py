@@ -59,6 +59,11 @@ def partial_directory(target: Path) -> Path:
     return target.with_name(f".{target.name}.partial")
 
 
+def can_continue_import(target: Path) -> bool:
+    """Return whether a stopped import to the directory `target` continues if it is repeated."""
+    return (partial_directory(target) / JOURNAL).exists()
+
+
 @contextlib.contextmanager
 def lock_partial_directory(target: Path) -> Iterator[Path]:
     """Create the directory of an import in progress, and lock it for the duration of the block.

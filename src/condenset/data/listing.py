@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from condenset.data.memmap import list_memmaps, memmap_directory, read_memmap
-from condenset.data.sources import DATASETS, DatasetSource, data_directory
+from condenset.data.sources import DATASETS, DatasetSource
 from condenset.errors import UserError
+from condenset.io.user_directories import data_directory
 
 PathLike = str | os.PathLike[str]
 

@@ -26,10 +26,9 @@ from condenset.data.opening import (
     warn_about_unused,
 )
 from condenset.data.options import LoadKeywords, LoadOptions
-from condenset.data.sources import data_directory
 from condenset.engine.defaults import torch_defaults
 from condenset.errors import UserError, check_type, option
-from condenset.io.user_directories import absolute_path
+from condenset.io.user_directories import absolute_path, data_directory
 
 PathLike = str | os.PathLike[str]
 

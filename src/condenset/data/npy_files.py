@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import zipfile
 import zlib
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,20 +25,38 @@ NPZ_KEYS = (("x_train", "y_train"), ("images", "labels"), ("x", "y"))
 
 def read_npz(path: Path, options: LoadOptions) -> LazyDataset:
     """Read x_train, y_train and optionally x_test, y_test (or images, labels; or x, y) of an .npz file."""
+    with _open_archive(path) as archive:
+        train, test, class_names = _read_npz(archive, options)
+    return LazyDataset(train, test, class_names, str(path), used_options=ARRAY_OPTIONS)
+
+
+def read_npz_arrays(path: Path, names: Iterable[str]) -> dict[str, NDArray[Any]]:
+    """Return the arrays of an .npz file that have one of these names."""
+    with _open_archive(path) as archive:
+        members = _list_members(archive)
+        return {name: _read_member(archive, members[name]) for name in names if name in members}
+
+
+@contextlib.contextmanager
+def _open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
+    """Open an .npz file; errors in the block are UserErrors that name the file."""
     with open_file(path) as file:
         try:
             with zipfile.ZipFile(file) as archive:
-                train, test, class_names = _read_npz(archive, options)
+                yield archive
         except UserError as error:
             raise UserError(f"{path}: {error}") from None
         # RuntimeError: an encrypted file. MemoryError: a size that matches the file but exceeds the memory.
         except (OSError, EOFError, ValueError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
             raise UserError(f"{path} is not a readable .npz file: {format_error(error)}") from None
-    return LazyDataset(train, test, class_names, str(path), used_options=ARRAY_OPTIONS)
+
+
+def _list_members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
+    return {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
 
 
 def _read_npz(archive: zipfile.ZipFile, options: LoadOptions) -> tuple[LazySplit, LazySplit | None, tuple[str, ...]]:
-    members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+    members = _list_members(archive)
     keys = next((pair for pair in NPZ_KEYS if set(pair) <= set(members)), None)
     if keys is None:
         valid = " or ".join(", ".join(pair) for pair in NPZ_KEYS)
@@ -66,13 +86,24 @@ def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> NDArray[Any
     is_possible = info.file_size <= info.compress_size * MAX_DEFLATE_RATIO
     check(is_possible, "members must have a size that their compressed data can have", info.file_size)
     with archive.open(info) as file:
-        shape, dtype, header_bytes = read_npy_header(file)
-    if header_bytes + math.prod(shape) * dtype.itemsize != info.file_size:
-        content = f"its {info.file_size} bytes contain something else"
-        raise UserError(f"the header of {info.filename} declares shape {shape} of {dtype}, but {content}")
-    check_memory(info.filename, info.file_size)
-    with archive.open(info) as file:
-        array: NDArray[Any] = npy.read_array(file, allow_pickle=False)
+        return read_array(file, info.filename, info.file_size)
+
+
+def read_array(file: IO[bytes], name: str, num_bytes: int) -> NDArray[Any]:
+    """Read a .npy stream of a known size; its header must agree with the size.
+
+    Args:
+        file: The stream, at its beginning.
+        name: The name of the array in messages.
+        num_bytes: The size of the stream.
+    """
+    shape, dtype, header_bytes = read_npy_header(file)
+    if header_bytes + math.prod(shape) * dtype.itemsize != num_bytes:
+        content = f"its {num_bytes} bytes contain something else"
+        raise UserError(f"the header of {name} declares shape {shape} of {dtype}, but {content}")
+    check_memory(name, num_bytes)
+    file.seek(0)
+    array: NDArray[Any] = npy.read_array(file, allow_pickle=False)
     return array
 
 

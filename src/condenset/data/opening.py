@@ -22,10 +22,10 @@ from condenset.data.lazy import LazyDataset, read_into_memory
 from condenset.data.memmap import is_memmap, list_memmaps, memmap_directory, read_memmap, to_lazy_dataset
 from condenset.data.npy_files import read_npz
 from condenset.data.options import FILE_OPTIONS, LoadOptions
-from condenset.data.sources import DATASETS, data_directory, find_registered_name
+from condenset.data.sources import DATASETS, find_registered_name
 from condenset.errors import UserError, by_interface, check, check_path_encoding, check_type, option
 from condenset.io.metadata import holds_config
-from condenset.io.user_directories import absolute_path, expand_user
+from condenset.io.user_directories import absolute_path, data_directory, expand_user
 
 PathLike = str | os.PathLike[str]
 

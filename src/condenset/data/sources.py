@@ -1,16 +1,14 @@
-"""The registry of named datasets, and the directory that their files are in."""
+"""The registry of named datasets."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from condenset.data.lazy import LazyDataset
 from condenset.data.options import LoadOptions
-from condenset.errors import check_choice, check_path, check_path_encoding
-from condenset.io.user_directories import expand_user, user_cache_directory
+from condenset.errors import check_choice
 from condenset.registry import Registry
 
 
@@ -133,16 +131,3 @@ def require_registered_name(name: str) -> str:
         check_choice("dataset", name, DATASETS)
     assert registered is not None
     return registered
-
-
-def data_directory(data_dir: str | os.PathLike[str] | None = None) -> Path:
-    """Return `data_dir`, or else $CONDENSET_DATA, or else `condenset` in the user's cache directory.
-
-    Without a home directory that can be used, as in some containers, it is a temporary directory of the user.
-    """
-    chosen = data_dir if data_dir is not None else os.environ.get("CONDENSET_DATA")
-    if not chosen:
-        return user_cache_directory() / "condenset"
-    check_path("data_dir", chosen)
-    check_path_encoding(chosen)
-    return expand_user(chosen)

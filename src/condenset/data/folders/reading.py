@@ -84,7 +84,8 @@ def from_folder(
 
     Args:
         path: The folder.
-        mean, std: Normalisation constants per channel; measured if None.
+        mean: Mean of the pixels per channel, for normalisation; measured if None.
+        std: Standard deviation per channel; measured if None.
         name: Name of the dataset; the name of the folder if None.
         allow_hflip: Allow horizontal flips. Disable for text and digits.
         verbose: Show progress.

@@ -1,0 +1,1 @@
+"""Finished condensed sets. `condenset.load_condensed` reads them from the directory `sets` of this package."""

@@ -1,0 +1,1 @@
+"""File formats of condensed sets for other programs: one module per format, and the table of all."""

@@ -1,0 +1,129 @@
+"""The formats by name, and how a set is exported."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from condenset.data.formats.content import METADATA, SetContent, read_directory_metadata
+from condenset.data.formats.folder import read_folder, write_folder
+from condenset.data.formats.hugging_face import read_hugging_face, write_hugging_face
+from condenset.data.formats.npz import read_npz, write_npz
+from condenset.data.formats.pt import read_pt, write_pt
+from condenset.data.formats.webdataset import read_webdataset, write_webdataset
+from condenset.errors import UserError, check_choice, check_path, check_path_encoding, option
+from condenset.io.directories import atomic_directory, is_empty, wrap_os_errors
+from condenset.io.user_directories import expand_user
+
+
+@dataclass(frozen=True, kw_only=True)
+class SetFormat:
+    """A file format of condensed sets.
+
+    Attributes:
+        name: The name in `--to`.
+        summary: What is written.
+        write: Writes a set to a path that does not exist, or replaces the file there. Directories take `verbose`.
+        read: Reads a set.
+        suffix: The suffix of the file. Empty: the format is a directory.
+    """
+
+    name: str
+    summary: str
+    write: Callable[..., None]
+    read: Callable[[Path], SetContent]
+    suffix: str = ""
+
+
+FORMATS = {
+    item.name: item
+    for item in (
+        SetFormat(
+            name="folder",
+            summary="PNG files by class, with the exact values in images.npy",
+            write=write_folder,
+            read=read_folder,
+        ),
+        SetFormat(name="npz", summary="NumPy arrays in one file", write=write_npz, read=read_npz, suffix=".npz"),
+        SetFormat(
+            name="hf",
+            summary="a Hugging Face dataset with a dataset card",
+            write=write_hugging_face,
+            read=read_hugging_face,
+        ),
+        SetFormat(name="webdataset", summary="WebDataset tar shards", write=write_webdataset, read=read_webdataset),
+        SetFormat(
+            name="pt",
+            summary="normalised images and labels as in the repositories of DC, DSA and DM",
+            write=write_pt,
+            read=lambda path: read_pt([path]),
+            suffix=".pt",
+        ),
+    )
+}
+
+
+def export_content(
+    content: SetContent, name: str, path: str | os.PathLike[str], *, overwrite: bool, verbose: bool = True
+) -> None:
+    """Write a set in another format, completely or not at all.
+
+    Args:
+        content: The set.
+        name: The name of the format.
+        path: The file or directory to write.
+        overwrite: Replace an existing file, or a directory that was exported before.
+        verbose: Show progress.
+
+    Raises:
+        UserError: The path has a wrong suffix, exists already, or cannot be written.
+    """
+    check_choice("the format", name, FORMATS)
+    check_path("path", path)
+    check_path_encoding(path)
+    target, set_format = expand_user(path), FORMATS[name]
+    if target.suffix.lower() != set_format.suffix and set_format.suffix:
+        raise UserError(f"the path of the format {name} must end in {set_format.suffix}, but got '{target}'")
+    _check_target(target, overwrite=overwrite, is_directory=not set_format.suffix)
+    if set_format.suffix:
+        with wrap_os_errors(target):
+            set_format.write(content, target)
+        return
+    with atomic_directory(target, overwrite=overwrite) as workspace, wrap_os_errors(target):
+        set_format.write(content, workspace / target.name, verbose=verbose)
+
+
+def _check_target(target: Path, *, overwrite: bool, is_directory: bool) -> None:
+    """Check that a path can be written. Only files, and directories that condenset exported, are replaced."""
+    if not os.path.lexists(target):
+        return
+    if not overwrite:
+        replace = option("overwrite", True)
+        raise UserError(f"{target} exists already; choose another path or overwrite it with {replace}")
+    if target.is_dir() != is_directory or target.is_symlink():
+        kind = "a directory" if is_directory else "a file"
+        raise UserError(f"{target} must be {kind} to be overwritten: choose another path")
+    if is_directory and not is_empty(target):
+        try:
+            read_directory_metadata(target)
+        except UserError:
+            raise UserError(f"{target} is not an exported set, and is not overwritten: choose another path") from None
+
+
+def find_format(path: Path) -> str:
+    """Return the name of the format of a file or directory.
+
+    Raises:
+        UserError: The path does not exist or has no known format.
+    """
+    if path.is_dir():
+        layout = read_directory_metadata(path).get("layout")
+        check_choice(f"the layout in {path / METADATA}", layout, [f.name for f in FORMATS.values() if not f.suffix])
+        return str(layout)
+    suffixes = {item.suffix: item.name for item in FORMATS.values() if item.suffix} | {".pth": "pt"}
+    if path.suffix.lower() not in suffixes:
+        hint = " It is a set file already." if path.suffix == ".safetensors" else ""
+        raise UserError(f"a set must be a directory or end in {', '.join(suffixes)}, but got '{path}'.{hint}")
+    return suffixes[path.suffix.lower()]
