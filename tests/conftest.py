@@ -6,6 +6,7 @@ import functools
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # threads slow down tiny tensors; torch reads this once
 
@@ -22,6 +23,14 @@ from helpers.command_line import CommandRunner, run_in_process, write_npz
 
 hypothesis.settings.register_profile("condenset", deadline=None)  # a busy machine is slow
 hypothesis.settings.load_profile("condenset")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Run tests that share a slow fixture in one process, with `--dist loadgroup`."""
+    from helpers.scheduling import GroupScheduling
+
+    return GroupScheduling(config, log) if config.getoption("dist") == "loadgroup" else None
 
 
 @pytest.fixture(autouse=True)

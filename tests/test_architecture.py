@@ -30,6 +30,7 @@ ORDER = (
     "pipeline",
     "experiments",
     "cli",
+    "sklearn",
 )
 
 

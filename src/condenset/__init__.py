@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 if TYPE_CHECKING:
     from condenset.continual import Memory as Memory
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from condenset.data.condensed_set import CondensedSet as CondensedSet
     from condenset.data.image_data import ImageData as ImageData
     from condenset.data.image_data import Splits as Splits
+    from condenset.data.packaged_sets import list_condensed as list_condensed
+    from condenset.data.packaged_sets import load_condensed as load_condensed
+    from condenset.data.set_import import import_set as import_set
     from condenset.errors import UserError as UserError
     from condenset.methods import METHODS as METHODS
     from condenset.methods import DANCERecipe as DANCERecipe
@@ -49,6 +52,7 @@ if TYPE_CHECKING:
     from condenset.networks import search_space as search_space
     from condenset.pipeline.api import condense as condense
     from condenset.pipeline.api import evaluate as evaluate
+    from condenset.pipeline.report import write_report as write_report
     from condenset.search import Ranking as Ranking
     from condenset.search import rank as rank
     from condenset.training.protocol import Protocol as Protocol
@@ -67,6 +71,8 @@ _PUBLIC = {
     ),
     "data.condensed_set": ("CondensedSet",),
     "data.image_data": ("ImageData", "Splits"),
+    "data.packaged_sets": ("list_condensed", "load_condensed"),
+    "data.set_import": ("import_set",),
     "errors": ("UserError",),
     "methods": (
         "METHODS",
@@ -96,6 +102,7 @@ _PUBLIC = {
     "methods.matching.pool_training": ("train_pool",),
     "networks": ("NETWORKS", "register_network", "search_space"),
     "pipeline.api": ("condense", "evaluate"),
+    "pipeline.report": ("write_report",),
     "search": ("Ranking", "rank"),
     "training.protocol": ("Protocol",),
     "training.scores": ("Scores",),

@@ -1,4 +1,4 @@
-"""The cost model agrees with the measurements that docs/performance.md reports."""
+"""The cost model agrees with the measurements that docs/concepts/performance.md reports."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,11 +11,15 @@ from typing import Any
 
 import pytest
 
+import condenset as cs
 from condenset.engine import options
 from condenset.engine.tasks import LocalEngine
 from helpers.command_line import TINY, TINY_NETWORK, CommandRunner, read_records, sets_equal
 
 pytest.importorskip("ray")
+
+ROOT = Path(__file__).parents[2]
+PAPER = ("paper", "sizes", "--scale", "tiny", "--dataset")
 
 
 @pytest.fixture
@@ -40,6 +45,7 @@ def test_run_on_an_engine_equals_a_local_run(
     assert condenset(*command, *dc, *pool, "--out", "local").code == 0
     result = condenset(*command, *dc, *pool, "--out", "tasks", "--engine", "ray", "--address", "auto")
     assert result.code == 0, result
+    assert result.err.startswith("Connecting to Ray at auto\n")
     assert engines == [{"address": "auto", "num_gpus": 0.0, "num_cpus": 1}]
     for path in Path("local/sets").iterdir():
         assert sets_equal(path, Path("tasks/sets") / path.name), path
@@ -101,3 +107,24 @@ def test_wrong_engine_options_are_one_line(
 ) -> None:
     assert message in condenset("condense", toy, *arguments).error_line
     assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize("command", [("condense",), ("evaluate", "set.safetensors", "--dataset"), PAPER])
+def test_address_without_a_cluster_leaves_no_directory(
+    command: tuple[str, ...], toy: Path, condenset: CommandRunner
+) -> None:
+    cs.condense(cs.load(toy, verbose=False).train, "random", ipc=1, verbose=False).save("set.safetensors")
+    options = ("--device", "cpu", "--engine", "ray", "--address", "127.0.0.1:1", "--out", "run")
+    assert "cannot connect to Ray at '127.0.0.1:1'" in condenset(*command, toy, *options).error_line
+    assert not Path("run").exists()
+
+
+def test_manifest_for_kubernetes_has_a_valid_command_and_the_tested_version_of_ray(condenset: CommandRunner) -> None:
+    manifest = pytest.importorskip("yaml").safe_load((ROOT / "examples" / "kuberay.yaml").read_text())
+    assert (manifest["apiVersion"], manifest["kind"]) == ("ray.io/v1", "RayJob")
+    script = shlex.split(manifest["spec"]["entrypoint"])[-1]
+    command = script.partition("else condenset ")[2].removesuffix("; fi").split()
+    assert "imagenet" in condenset(*command).error_line, "all options exist; the dataset is missing"
+    version = manifest["spec"]["rayClusterSpec"]["rayVersion"]
+    assert f"ray=={version}" in (ROOT / "constraints.txt").read_text().splitlines()
+    assert f"rayproject/ray:{version}-" in (ROOT / "docs" / "guides" / "cluster.md").read_text()

@@ -27,7 +27,7 @@ METHOD_OPTIONS = ("--method", "dm", "--ipc", "3,4", "--ipc", 5, "--set", "moment
 SCHEDULE_OPTIONS = ("--schedule", "paper")
 LEARNING_OPTIONS = ("--network", "mlp", "--iterations", 8, "--lr", 0.5, "--init", "noise", "--augment", "crop")
 EVALUATION_OPTIONS = ("--nets", 4, "--epochs", 5, "--whole-epochs", 7)
-FILE_OPTIONS = ("--data-dir", "d", "--out", "o", "--overwrite", "--json")
+FILE_OPTIONS = ("--data-dir", "d", "--out", "o", "--overwrite", "--snapshots", 3, "--json")
 
 
 @pytest.mark.parametrize("command", ["run", "compare", "condense"])
@@ -43,7 +43,7 @@ def test_every_option_of_a_run_is_passed_on(
     monkeypatch.setattr(pipeline_run, "start_run", start_run)
     evaluates = command != "condense"
     options = (*METHOD_OPTIONS, *LEARNING_OPTIONS, *SCHEDULE_OPTIONS, *COMPUTE_OPTIONS, *ENGINE_OPTIONS)
-    options += EVALUATION_OPTIONS if evaluates else ()
+    options += (*EVALUATION_OPTIONS, "--no-report") if evaluates else ()
     assert condenset(command, "digits", *options, *LOAD_OPTIONS, "--test", "t", *FILE_OPTIONS).out == "[]\n"
     ((request, arguments),) = calls
     learning = {"network": "mlp", "iterations": 8, "lr": 0.5, "init": "noise", "augment": "crop"}
@@ -58,6 +58,8 @@ def test_every_option_of_a_run_is_passed_on(
         "dataset": "digits",
         "out": Path("o"),
         "overwrite": True,
+        "report": False,
+        "snapshots": 3,
         "seed": 6,
         "device": "cpu",
         "precision": "bfloat16",

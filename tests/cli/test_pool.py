@@ -34,6 +34,8 @@ def test_a_pool_that_cannot_be_used_is_refused(condenset: CommandRunner, toy: Pa
     for path in (toy, toy / "nets"):
         error_line = condenset(*condense, "--method", "dmplus", "--pool", path).error_line
         assert "pool must be a directory that can be written to" in error_line and "toy.npz" in error_line
+    error_line = condenset(*condense, "--method", "dmplus", "--pool", "/proc/pool").error_line  # also for root
+    assert "pool must be a directory that can be written to" in error_line
     group = ("--set", "dsdm.group=60-70")
     error_line = condenset(*condense, "--method", "dsdm", "--pool", "other", *group).error_line
     assert "group must come with a pool that is trained already" in error_line

@@ -37,11 +37,13 @@ def test_run_writes_sets_results_and_figures(condenset: CommandRunner, tmp_path:
         "events.jsonl",
         "grid.png",
         "recipe.toml",
+        "report.html",
         "results.json",
         "sets/dm-1.safetensors",
         "sets/dm-2.safetensors",
         "sets/random-1.safetensors",
         "sets/random-2.safetensors",
+        *(f"snapshots/dm-{ipc}/{step}.safetensors" for ipc in (1, 2) for step in (0, 1, 2)),
     ]
     records = read_records(directory)
     jobs = [("random", 1), ("dm", 1), ("random", 2), ("dm", 2)]
@@ -59,10 +61,13 @@ def test_run_writes_sets_results_and_figures(condenset: CommandRunner, tmp_path:
     events = [json.loads(line) for line in (directory / "events.jsonl").read_text().splitlines()]
     assert {event["event"] for event in events} == {"step", "network"}
     assert all({"loss", "seconds", "step"} <= set(event) for event in events if event["event"] == "step")
-    for file in ("grid.png", "results.json", "sets"):
+    for file in ("grid.png", "results.json", "sets", "report.html"):
         assert str(Path("runs") / "digits" / file) in result.out
-    assert condenset("run", "digits", "--ipc", 1, *options).code == 0
-    assert (tmp_path / "runs" / "digits-2" / "results.json").exists()
+    result = condenset("run", "digits", "--ipc", 1, "--no-report", "--snapshots", 0, *options)
+    assert "report" not in result.out
+    files = list_files(tmp_path / "runs" / "digits-2")
+    assert "results.json" in files
+    assert not [file for file in files if file.startswith(("report", "snapshots"))]
 
 
 def test_the_first_line_names_the_work_the_device_and_the_directory(condenset: CommandRunner, toy: Path) -> None:

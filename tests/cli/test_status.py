@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -174,3 +177,35 @@ def test_a_status_that_cannot_be_written_does_not_stop_the_run(
     monkeypatch.setattr("condenset.runs.status.write_file", fail)
     assert condenset("condense", toy, "--ipc", 1, "--method", "random", "--out", "a").code == 0
     assert not Path("a/status.json").exists()
+
+
+def test_status_starts_fast() -> None:
+    script = (
+        "import sys, condenset.cli.status, condenset.runs.status_report; print({'torch', 'numpy'} & {*sys.modules})"
+    )
+    assert subprocess.check_output([sys.executable, "-c", script], text=True) == "set()\n"
+
+
+def test_a_stopped_run_has_no_remaining_time(condenset: CommandRunner, finished_run: Path) -> None:
+    change_status(finished_run, state="stopped", step=5, total=10, remaining_seconds=60.0)
+    assert read_report(condenset, finished_run)["remaining_seconds"] is None
+    lines = condenset("status", finished_run).out
+    assert "5 of 10 (50%)" in lines and "remaining" not in lines
+
+
+def test_another_process_with_the_number_of_a_killed_run_is_not_the_run(
+    condenset: CommandRunner, finished_run: Path
+) -> None:
+    change_status(finished_run, state="running", pid=os.getpid(), updated=time.time())
+    assert read_report(condenset, finished_run)["state"] == "stopped"
+
+
+def test_watch_prints_a_line_only_when_it_changes(
+    condenset: CommandRunner, finished_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes: list[dict[str, Any]] = [{}, {"step": 2}, {"state": "finished"}]
+    step = {"step": 1, "total": 4, "note": "", "remaining_seconds": None}
+    change_status(finished_run, state="running", host="node7", updated=time.time(), **step)
+    monkeypatch.setattr("time.sleep", lambda seconds: change_status(finished_run, **changes.pop(0)))
+    steps = [line.split("; ")[-1] for line in condenset("status", finished_run, "--watch").out.splitlines()]
+    assert steps[:2] == ["1 of 4 (25%)", "2 of 4 (50%)"] and len(steps) == 3

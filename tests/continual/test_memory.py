@@ -28,7 +28,7 @@ from helpers.memories import TRAINING, tiny_memory
 from helpers.reference_dm import tiny_data
 from helpers.tiny_recipes import DISTINCT_METHODS
 
-GUIDE = Path(__file__).parents[2] / "docs" / "guide.md"
+GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "continual.md"
 NORMALIZATION: dict[str, Any] = {"mean": (0.5,) * 3, "std": (0.25,) * 3}
 
 

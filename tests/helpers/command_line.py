@@ -23,7 +23,7 @@ from condenset.cli import main
 from condenset.io import files
 from condenset.runs import checkpoint, loop
 from condenset.runs.identity import IDENTITY
-from condenset.runs.status import STATUS
+from condenset.runs.status_report import STATUS
 from condenset.training.trainer import Trainer
 from helpers.charts import skip_drawing
 

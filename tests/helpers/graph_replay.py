@@ -104,6 +104,9 @@ class RecordedGraph:
     def replay(self) -> None:
         self.recorder.replay()
 
+    def pool(self) -> None:
+        """Return no memory pool: recorded operations allocate their own memory."""
+
 
 class FakeStream:
     """The part of `torch.cuda.Stream` that is used."""
@@ -121,7 +124,7 @@ def capture_on_cpu(monkeypatch: pytest.MonkeyPatch) -> list[RecordedGraph]:
 
     monkeypatch.setattr("condenset.engine.cuda_graph.supports_graphs", lambda device: True)
     monkeypatch.setattr(torch.cuda, "CUDAGraph", new_graph)
-    monkeypatch.setattr(torch.cuda, "graph", lambda graph, stream: graph.recorder)
+    monkeypatch.setattr(torch.cuda, "graph", lambda graph, pool, stream: graph.recorder)
     monkeypatch.setattr(torch.cuda, "stream", lambda _: nullcontext())
     for name in ("Stream", "current_stream"):
         monkeypatch.setattr(torch.cuda, name, lambda *_: FakeStream())

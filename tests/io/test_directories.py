@@ -18,6 +18,7 @@ from condenset.io.directories import (
     is_empty,
     lock_directory,
     remove_temporary_files,
+    temporary_directory,
     wrap_os_errors,
 )
 from condenset.io.locks import is_locked, try_lock
@@ -138,3 +139,16 @@ def test_replaced_directory_is_not_lost_if_it_cannot_be_restored(
     assert not target.exists()
     clean_up_directories(tmp_path)
     assert (target / "old").is_dir() and list(tmp_path.iterdir()) == [target]
+
+
+def test_temporary_directory_removes_those_of_killed_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / "condenset-x.12345678").mkdir()
+    (tmp_path / "condenset-x.12345678" / "file").touch()
+    (tmp_path / "condenset-xy.12345678").mkdir()  # of another kind
+    with temporary_directory("condenset-x") as first:
+        (first / "file").touch()
+        with temporary_directory("condenset-x") as second:
+            assert {path.name for path in tmp_path.iterdir()} == {first.name, second.name, "condenset-xy.12345678"}
+            assert (first / "file").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["condenset-xy.12345678"]

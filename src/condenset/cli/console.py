@@ -85,7 +85,8 @@ def format_options(options: Iterable[Mapping[str, Any]]) -> str:
 def print_records(records: Sequence[Mapping[str, Any]], as_json: bool, *, per_class: bool = False) -> None:
     """Print the records of a run as a table, or as JSON."""
     from condenset.pipeline.plan import job_name
-    from condenset.pipeline.results import format_records, is_unbalanced
+    from condenset.pipeline.results import format_records
+    from condenset.training.scores import is_unbalanced
 
     if as_json:
         print(format_records(records))
@@ -104,8 +105,9 @@ def print_records(records: Sequence[Mapping[str, Any]], as_json: bool, *, per_cl
 
 def print_evaluation(records: Sequence[Mapping[str, Any]], as_json: bool, *, per_class: bool = False) -> None:
     """Print the records of an evaluation as a table with a row per set and a column per network, or as JSON."""
-    from condenset.pipeline.results import format_records, is_unbalanced
+    from condenset.pipeline.results import format_records
     from condenset.pipeline.sets import shortest_names
+    from condenset.training.scores import is_unbalanced
 
     if as_json:
         print(format_records(records))

@@ -7,17 +7,32 @@ from typing import Annotated
 
 import typer
 
+from condenset.cli.completion import DATASETS, complete_dataset, complete_from
 from condenset.cli.console import print_json, print_line, print_lines, print_table
-from condenset.cli.options import NO_LOAD_FIELDS, AsJson, DataDir, LoadFields, Overwrite, add_load_options
+from condenset.cli.help import HelpCommand, HelpGroup
+from condenset.cli.option_groups import NO_LOAD_FIELDS, LoadFields, add_load_options
+from condenset.cli.options import AsJson, DataDir, Overwrite
 from condenset.cli.signals import exit_on_signal
 
-DatasetName = Annotated[str, typer.Argument(help="Dataset name ('condenset data list').")]
-DatasetSource = Annotated[str, typer.Argument(help="Dataset name or path: a folder or an .npz file.")]
+DatasetName = Annotated[
+    str,
+    typer.Argument(
+        metavar="DATASET", autocompletion=complete_from(DATASETS), help="Dataset name ('condenset data list')."
+    ),
+]
+DatasetSource = Annotated[
+    str,
+    typer.Argument(
+        metavar="DATASET",
+        autocompletion=complete_dataset,
+        help="Dataset name or path: a folder or an .npz file.",
+    ),
+]
 
-app = typer.Typer(help="List, download, check and import datasets.", no_args_is_help=True)
+app = typer.Typer(cls=HelpGroup, help="List, download, check and import datasets.", no_args_is_help=True)
 
 
-@app.command("list")
+@app.command("list", cls=HelpCommand)
 def list_command(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """List the datasets and whether they are available on this machine."""
     from condenset import data
@@ -34,7 +49,7 @@ def list_command(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     print_table(("dataset", "description", "train + test", "classes", "shape", "state"), rows)
 
 
-@app.command("get")
+@app.command("get", cls=HelpCommand)
 def get_command(name: DatasetName, data_dir: DataDir = None) -> None:
     """Download a dataset from its official source. An interrupted download is resumed."""
     from condenset import data
@@ -47,7 +62,7 @@ def get_command(name: DatasetName, data_dir: DataDir = None) -> None:
         print_line(f"{name} is in {directory}")
 
 
-@app.command("check")
+@app.command("check", cls=HelpCommand)
 @add_load_options
 def check_command(
     name: DatasetSource,
@@ -75,11 +90,11 @@ def check_command(
         raise UserError(report.hold_out_error)
 
 
-@app.command("import")
+@app.command("import", cls=HelpCommand)
 @add_load_options
 def import_command(
     source: DatasetSource,
-    name: Annotated[str, typer.Argument(help="Name of the imported dataset.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the imported dataset.")],
     data_dir: DataDir = None,
     load_fields: LoadFields = NO_LOAD_FIELDS,
     allow_hflip: Annotated[
@@ -97,8 +112,14 @@ def import_command(
     """
     from condenset import data
     from condenset.data.image_data import describe_images, one_line
+    from condenset.data.import_journal import can_continue_import
+    from condenset.data.memmap import memmap_directory
 
-    with exit_on_signal(hint="" if overwrite else "Repeat the command to continue."):
+    def describe_rest() -> str:
+        target = memmap_directory(data.data_directory(data_dir), name)
+        return "Repeat the command to continue." if can_continue_import(target) else ""
+
+    with exit_on_signal(hint=describe_rest):
         directory = data.import_dataset(
             source,
             name,

@@ -11,28 +11,31 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from condenset.cli.common import announce, drop_unset, in_terminal, parse_networks, resume_hint
+from condenset.cli.completion import complete_dataset
 from condenset.cli.console import print_evaluation, print_files, print_line
-from condenset.cli.options import (
+from condenset.cli.option_groups import (
     NO_ENGINE_FIELDS,
     NO_LOAD_FIELDS,
+    EngineFields,
+    LoadFields,
+    add_engine_options,
+    add_load_options,
+)
+from condenset.cli.options import (
     AsJson,
     Augment,
     DataDir,
     Device,
-    EngineFields,
     EvaluationEpochs,
     EvaluationNetworks,
     EvaluationProtocolName,
     EvaluationSeed,
     LearnedSteps,
-    LoadFields,
     NumNetworks,
     Out,
     Overwrite,
     PerClass,
     Precision,
-    add_engine_options,
-    add_load_options,
     expand_path,
 )
 
@@ -46,7 +49,8 @@ SetPaths = Annotated[
     typer.Argument(
         callback=expand_path,
         metavar="SETS",
-        help="Set files (.safetensors), run directories (all sets of the run), or directories of set files.",
+        help="Set files (.safetensors), finished sets (cifar10-dm-10), run directories (all sets of the run), or "
+        "directories of set files.",
     ),
 ]
 
@@ -58,8 +62,10 @@ def evaluate_command(
     dataset: Annotated[
         str | None,
         typer.Option(
+            metavar="DATASET",
+            autocompletion=complete_dataset,
             help="Dataset name or path to test on: its test split, else all of its images (default: the test images of "
-            "the dataset that the set was made from)."
+            "the dataset that the set was made from).",
         ),
     ] = None,
     network: EvaluationNetworks = None,
@@ -77,6 +83,7 @@ def evaluate_command(
     config: Annotated[
         Path | None,
         typer.Option(
+            metavar="FILE",
             callback=expand_path,
             help="A recipe.toml that sets the evaluation protocol (default: that of the run of the sets).",
         ),

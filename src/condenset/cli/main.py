@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import errno
+import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -12,37 +13,47 @@ import typer
 from condenset import __version__
 from condenset.cli.console import one_line_warnings, print_line, print_lines
 from condenset.cli.data import app as data_app
+from condenset.cli.doctor import doctor_command
 from condenset.cli.evaluate import evaluate_command
+from condenset.cli.exchange import export_command, import_set_command
+from condenset.cli.help import HelpCommand, HelpGroup
 from condenset.cli.methods import methods_command
 from condenset.cli.networks import app as networks_app
 from condenset.cli.paper import paper_command
 from condenset.cli.plan import plan_command
+from condenset.cli.report import report_command
 from condenset.cli.resume import resume_command
 from condenset.cli.run import COMPARE_HELP, condense_command, run_command
+from condenset.cli.serve import serve_command
 from condenset.cli.show import show_command
 from condenset.cli.signals import exit_on_signal
 from condenset.cli.status import status_command
 from condenset.cli.streams import OutputStream, guard_output
 from condenset.errors import UserError, use_flags
 
+COMPLETION_VARIABLE = "_CONDENSET_COMPLETE"  # set by the completion scripts of shells
+
 app = typer.Typer(
+    cls=HelpGroup,
     help="Condense a large labelled image dataset into a small synthetic one that trains networks nearly as well.",
     no_args_is_help=True,
-    add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("run")(run_command)
-app.command("compare", help=COMPARE_HELP)(run_command)
-app.command("condense")(condense_command)
-app.command("plan")(plan_command)
-app.command("resume")(resume_command)
-app.command("status")(status_command)
-app.command("evaluate")(evaluate_command)
-app.command("show")(show_command)
-app.command("methods")(methods_command)
-app.command("paper")(paper_command)
-app.add_typer(networks_app, name="networks")
-app.add_typer(data_app, name="data")
+
+
+def _add_commands(panel: str, /, **commands: Callable[..., None]) -> None:
+    for name, function in commands.items():
+        text = COMPARE_HELP if name == "compare" else None
+        app.command(name.replace("_", "-"), cls=HelpCommand, help=text, rich_help_panel=panel)(function)
+
+
+_add_commands("Condense", run=run_command, compare=run_command, condense=condense_command, plan=plan_command)
+_add_commands("Follow a run", status=status_command, serve=serve_command, resume=resume_command)
+_add_commands("Use the results", report=report_command, evaluate=evaluate_command, show=show_command)
+_add_commands("Use the results", export=export_command, import_set=import_set_command)
+_add_commands("Find your way", methods=methods_command, paper=paper_command, doctor=doctor_command)
+app.add_typer(networks_app, name="networks", rich_help_panel="Find your way")
+app.add_typer(data_app, name="data", rich_help_panel="Find your way")
 
 
 def _print_version(requested: bool) -> None:
@@ -72,6 +83,8 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     Raises:
         SystemExit: Always, unless there is a bug.
     """
+    if COMPLETION_VARIABLE in os.environ:  # a shell asks for the completion of a word
+        typer.main.get_command(app).main(prog_name="condenset", complete_var=COMPLETION_VARIABLE)
     with guard_output() as streams:
         code = _run_command(sys.argv[1:] if arguments is None else list(arguments))
         code = code or _report_failed_output(streams)

@@ -8,23 +8,15 @@ from typing import Annotated
 import typer
 
 from condenset.cli.common import announce, drop_unset, in_terminal
+from condenset.cli.completion import complete_dataset
 from condenset.cli.console import format_options, print_described, print_json, print_line, print_table
-from condenset.cli.options import (
-    NO_LOAD_FIELDS,
-    AsJson,
-    DataDir,
-    Device,
-    LoadFields,
-    Network,
-    Precision,
-    Seed,
-    add_load_options,
-    expand_path,
-)
+from condenset.cli.help import HelpCommand, HelpGroup
+from condenset.cli.option_groups import NO_LOAD_FIELDS, LoadFields, add_load_options
+from condenset.cli.options import AsJson, DataDir, Device, Network, Precision, Seed, expand_path
 from condenset.config import MAX_NETWORKS
 from condenset.errors import UserError, check_int
 
-app = typer.Typer(help="List the networks, or train a pool of networks.", invoke_without_command=True)
+app = typer.Typer(cls=HelpGroup, help="List the networks, or train a pool of networks.", invoke_without_command=True)
 
 
 @app.callback()
@@ -39,20 +31,34 @@ def networks_command(context: typer.Context, as_json: AsJson = False) -> None:
     print_described(("network", "description", "options"), rows, entries, as_json)
 
 
-@app.command("train-pool")
+@app.command("train-pool", cls=HelpCommand)
 @add_load_options
 def train_pool_command(
-    dataset: Annotated[str, typer.Argument(help="Dataset name ('condenset data list') or path.")],
+    dataset: Annotated[
+        str,
+        typer.Argument(
+            metavar="DATASET",
+            autocompletion=complete_dataset,
+            help="Dataset name ('condenset data list') or path.",
+        ),
+    ],
     out: Annotated[
         Path,
-        typer.Option(callback=expand_path, help="Directory of the pool. An unfinished pool is continued."),
+        typer.Option(
+            metavar="DIRECTORY", callback=expand_path, help="Directory of the pool. An unfinished pool is continued."
+        ),
     ],
-    num_networks: Annotated[int, typer.Option("--num", help="Number of networks to train.")],
+    num_networks: Annotated[int, typer.Option("--num", metavar="NUMBER", help="Number of networks to train.")],
     network: Network = None,
-    epochs: Annotated[int | None, typer.Option(help="Training epochs of each network (default: 30).")] = None,
+    epochs: Annotated[
+        int | None, typer.Option(metavar="NUMBER", help="Training epochs of each network (default: 30).")
+    ] = None,
     edges: Annotated[
         str | None,
-        typer.Option(help="Limits between the groups of validation accuracy, in % (default: 10,20,30,40,50,60,70)."),
+        typer.Option(
+            metavar="NUMBERS",
+            help="Limits between the groups of validation accuracy, in % (default: 10,20,30,40,50,60,70).",
+        ),
     ] = None,
     seed: Seed = None,
     device: Device = None,

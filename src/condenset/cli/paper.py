@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,18 +19,23 @@ from condenset.cli.common import (
     parse_methods,
     resume_hint,
 )
+from condenset.cli.completion import EXPERIMENTS, SCALES, complete_dataset, complete_from
 from condenset.cli.console import print_described, print_files, print_line, print_preview, print_records, print_table
-from condenset.cli.options import (
+from condenset.cli.option_groups import (
     NO_ENGINE_FIELDS,
     NO_LOAD_FIELDS,
+    EngineFields,
+    LoadFields,
+    add_engine_options,
+    add_load_options,
+)
+from condenset.cli.options import (
     AsJson,
     DataDir,
     Device,
     DryRun,
-    EngineFields,
     Epochs,
     ExperimentIpc,
-    LoadFields,
     MemoryLimit,
     Methods,
     NumNetworks,
@@ -38,13 +43,12 @@ from condenset.cli.options import (
     Overwrite,
     Precision,
     ProtocolName,
+    Report,
     Schedule,
     Seed,
     Settings,
     TensorBoard,
     WholeEpochs,
-    add_engine_options,
-    add_load_options,
 )
 
 if TYPE_CHECKING:
@@ -58,11 +62,30 @@ TINY_WARNING = "The scale tiny only tests that everything runs: its numbers mean
 @add_engine_options
 @add_load_options
 def paper_command(
-    name: Annotated[str | None, typer.Argument(help="Experiment (default: list the experiments).")] = None,
-    dataset: Annotated[
-        str | None, typer.Option(help="Dataset name or path (default: the paper's; digits at --scale tiny).")
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="EXPERIMENT",
+            autocompletion=complete_from(EXPERIMENTS),
+            help="Name of the experiment (default: list the experiments).",
+        ),
     ] = None,
-    scale: Annotated[str, typer.Option(help="tiny (a test whose numbers mean nothing), small, or paper.")] = "small",
+    dataset: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DATASET",
+            autocompletion=complete_dataset,
+            help="Dataset name or path (default: the paper's; digits at --scale tiny).",
+        ),
+    ] = None,
+    scale: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            autocompletion=complete_from(SCALES),
+            help="tiny (a test whose numbers mean nothing), small, or paper (default: small).",
+        ),
+    ] = "small",
     methods: Methods = None,
     ipcs: ExperimentIpc = None,
     schedule: Schedule = None,
@@ -73,7 +96,9 @@ def paper_command(
     whole_epochs: WholeEpochs = None,
     num_sets: Annotated[
         int | None,
-        typer.Option("--sets", help="Sets per accuracy, each with its own seed (default: 5 at paper, else 1)."),
+        typer.Option(
+            "--sets", metavar="NUMBER", help="Sets per accuracy, each with its own seed (default: 5 at paper, else 1)."
+        ),
     ] = None,
     seed: Seed = None,
     device: Device = None,
@@ -84,18 +109,21 @@ def paper_command(
     out: Out = None,
     data_dir: DataDir = None,
     overwrite: Overwrite = False,
+    report: Report = True,
     tensorboard: TensorBoard = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     """Repeat a table or figure of the paper, on its dataset or on another one."""
-    from condenset.experiments import EXPERIMENTS, get_experiment
+    from condenset import experiments
     from condenset.experiments.preview import preview_experiment
     from condenset.experiments.start import start_experiment
     from condenset.runs.curves import check_tensorboard
 
     if name is None:
-        entries = [{"name": key, "description": experiment.title} for key, experiment in EXPERIMENTS.items()]
+        entries = [
+            {"name": key, "description": experiment.title} for key, experiment in experiments.EXPERIMENTS.items()
+        ]
         rows = [tuple(entry.values()) for entry in entries]
         print_described(("experiment", "description"), rows, entries, as_json)
         return
@@ -107,7 +135,7 @@ def paper_command(
         "overwrite": overwrite,
         "device": device,
         "precision": precision,
-        "methods": parse_methods(methods, get_experiment(name).names),
+        "methods": parse_methods(methods, experiments.get_experiment(name).names),
         "ipcs": parse_ipcs(ipcs),
         "settings": tuple(settings or ()),
         "load_fields": load_fields,
@@ -121,8 +149,9 @@ def paper_command(
     else:
         if tensorboard:
             check_tensorboard()
-        session = functools.partial(experiment_session, as_json=as_json, tensorboard=tensorboard)
-        print_experiment(start_experiment(name, session=session, **arguments), as_json)
+        options: dict[str, Any] = {"as_json": as_json, "no_report": not report, "tensorboard": tensorboard}
+        session = functools.partial(experiment_session, **options)
+        print_experiment(start_experiment(name, session=session, report=report, **arguments), as_json)
 
 
 @contextlib.contextmanager
@@ -133,6 +162,7 @@ def experiment_session(
     hint: str = "",
     dataset: str | None = None,
     as_json: bool = False,
+    no_report: bool = False,
     tensorboard: bool = False,
 ) -> Iterator[None]:
     """Announce an experiment, show its progress and stop it on a signal.
@@ -142,12 +172,14 @@ def experiment_session(
         hint: The command that continues the experiment. Empty: `resume`, with `--json` if this is given.
         dataset: The path of the dataset now, if it has moved.
         as_json: The experiment prints JSON.
+        no_report: The experiment writes no report.
         tensorboard: Write curves for TensorBoard.
     """
     assert run.directory is not None
     work = f"Running the experiment {config.experiment} with {dataset or config.dataset} at the scale {config.scale}"
     announce(work + describe_hold_out(config.load_options), run, run.directory)
-    with in_terminal(run, hint or resume_hint(run.directory, json=as_json), tensorboard=tensorboard):
+    hint = hint or resume_hint(run.directory, json=as_json, no_report=no_report)
+    with in_terminal(run, hint, tensorboard=tensorboard):
         yield
 
 
@@ -163,4 +195,4 @@ def print_experiment(finished: FinishedExperiment, as_json: bool) -> None:
     print_line()
     if finished.config.scale == "tiny":
         print_line(TINY_WARNING)
-    print_files(directory, figure="figure.png", table="table.md", results="results.json")
+    print_files(directory, figure="figure.png", table="table.md", results="results.json", report="report.html")

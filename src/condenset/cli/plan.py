@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from condenset.cli.common import check_one_network, choose_dataset, drop_unset, parse_memory_limit
 from condenset.cli.console import print_json, print_line, print_preview, print_table
+from condenset.cli.option_groups import NO_LOAD_FIELDS, LoadFields, add_load_options
 from condenset.cli.options import (
-    NO_LOAD_FIELDS,
     AllowFewer,
     AsJson,
     Augment,
@@ -20,7 +20,6 @@ from condenset.cli.options import (
     ImagesPerClass,
     IpcShare,
     Iterations,
-    LoadFields,
     MemoryLimit,
     Methods,
     Network,
@@ -34,7 +33,6 @@ from condenset.cli.options import (
     Schedule,
     Settings,
     Train,
-    add_load_options,
 )
 from condenset.cli.run import make_request
 

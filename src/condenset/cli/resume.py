@@ -10,19 +10,10 @@ import typer
 
 from condenset.cli.common import drop_unset, parse_memory_limit, resume_hint
 from condenset.cli.evaluate import resume_and_print
-from condenset.cli.options import (
-    NO_ENGINE_FIELDS,
-    AsJson,
-    EngineFields,
-    PerClass,
-    ResumeDataDir,
-    ResumeDevice,
-    ResumeMemoryLimit,
-    add_engine_options,
-    expand_path,
-)
+from condenset.cli.option_groups import NO_ENGINE_FIELDS, EngineFields, add_engine_options
+from condenset.cli.options import AsJson, PerClass, Report, ResumeDataDir, ResumeDevice, ResumeMemoryLimit, expand_path
 from condenset.cli.paper import experiment_session, print_experiment
-from condenset.cli.run import print_run, run_session
+from condenset.cli.run_display import print_run, run_session
 from condenset.cli.signals import exit_on_signal
 from condenset.errors import UserError
 
@@ -31,14 +22,21 @@ from condenset.errors import UserError
 def resume_command(
     directory: Annotated[
         Path,
-        typer.Argument(callback=expand_path, help="Directory of a run, an evaluation or an experiment to continue."),
+        typer.Argument(
+            metavar="RUN", callback=expand_path, help="Directory of a run, an evaluation or an experiment to continue."
+        ),
     ],
     device: ResumeDevice = None,
     memory_limit: ResumeMemoryLimit = None,
-    dataset: Annotated[str | None, typer.Option(help="New path of the dataset, if it has moved.")] = None,
-    test: Annotated[str | None, typer.Option(help="New path of the test images, if --test was given.")] = None,
+    dataset: Annotated[
+        str | None, typer.Option(metavar="PATH", help="New path of the dataset, if it has moved.")
+    ] = None,
+    test: Annotated[
+        str | None, typer.Option(metavar="PATH", help="New path of the test images, if --test was given.")
+    ] = None,
     data_dir: ResumeDataDir = None,
     engine_fields: EngineFields = NO_ENGINE_FIELDS,
+    report: Report = True,
     per_class: PerClass = False,
     as_json: AsJson = False,
 ) -> None:
@@ -46,18 +44,20 @@ def resume_command(
     changes = drop_unset(device=device, memory_limit=parse_memory_limit(memory_limit), data_dir=data_dir)
     changes |= {"moved_to": dataset, "test_moved_to": test, "engine_fields": engine_fields}
     options = {"device": device, "memory": memory_limit, "dataset": dataset, "test": test, "data_dir": data_dir}
-    hint = resume_hint(directory, **options, **engine_fields, per_class=per_class, json=as_json)
+    display = {"per_class": per_class, "json": as_json, "no_report": not report}
+    hint = resume_hint(directory, **options, **engine_fields, **display)
     with exit_on_signal(hint=hint):  # also while data are loaded
-        _resume(directory, per_class, as_json, hint, changes)
+        _resume(directory, per_class, as_json, report, hint, changes)
 
 
-def _resume(directory: Path, per_class: bool, as_json: bool, hint: str, changes: dict[str, Any]) -> None:
+def _resume(directory: Path, per_class: bool, as_json: bool, report: bool, hint: str, changes: dict[str, Any]) -> None:
     """Continue a run, an evaluation or an experiment, and print its result.
 
     Args:
         directory: Its directory.
         per_class: Print the accuracy of each class.
         as_json: Print JSON.
+        report: Write the HTML report of a run or an experiment.
         hint: The command that continues it, if it is stopped again.
         changes: Arguments of `resume_run`, `resume_evaluation` and `resume_experiment`.
     """
@@ -68,9 +68,9 @@ def _resume(directory: Path, per_class: bool, as_json: bool, hint: str, changes:
         if per_class:
             raise UserError("--per-class has no effect on an experiment: resume it without")
         experiment = functools.partial(experiment_session, hint=hint, dataset=changes["moved_to"])
-        print_experiment(resume_experiment(directory, session=experiment, **changes), as_json)
+        print_experiment(resume_experiment(directory, session=experiment, report=report, **changes), as_json)
     elif (directory / "evaluation.toml").is_file():
         resume_and_print(directory, per_class=per_class, as_json=as_json, hint=hint, **changes)
     else:
         session = functools.partial(run_session, advise=False, hint=hint, dataset=changes["moved_to"])
-        print_run(resume_run(directory, session=session, **changes), as_json, per_class=per_class)
+        print_run(resume_run(directory, session=session, report=report, **changes), as_json, per_class=per_class)

@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from condenset.cli.common import (
-    announce,
     check_one_network,
     choose_dataset,
-    describe_hold_out,
     drop_unset,
-    in_terminal,
     parse_ipcs,
     parse_memory_limit,
     parse_methods,
-    resume_hint,
 )
-from condenset.cli.console import print_files, print_line, print_preview, print_records
-from condenset.cli.options import (
+from condenset.cli.console import print_preview
+from condenset.cli.option_groups import (
     NO_ENGINE_FIELDS,
     NO_LOAD_FIELDS,
+    EngineFields,
+    LoadFields,
+    add_engine_options,
+    add_load_options,
+)
+from condenset.cli.options import (
     AllowFewer,
     AsJson,
     Augment,
@@ -33,14 +34,12 @@ from condenset.cli.options import (
     Dataset,
     Device,
     DryRun,
-    EngineFields,
     Epochs,
     ImagesPerClass,
     Init,
     IpcShare,
     Iterations,
     LearningRate,
-    LoadFields,
     MemoryLimit,
     Methods,
     Network,
@@ -51,27 +50,23 @@ from condenset.cli.options import (
     Pool,
     Precision,
     ProtocolName,
+    Report,
     Schedule,
     Seed,
     Settings,
+    Snapshots,
     TensorBoard,
     Train,
     Whole,
     WholeEpochs,
-    add_engine_options,
-    add_load_options,
 )
+from condenset.cli.run_display import print_run, run_session
 from condenset.errors import UserError
 
 if TYPE_CHECKING:
-    from condenset.data.image_data import Splits
-    from condenset.pipeline.plan import Plan
     from condenset.pipeline.request import RunRequest
-    from condenset.pipeline.run import RunResult
-    from condenset.runs.context import RunContext
 
 COMPARE_HELP = "Condense a dataset with all methods but variants of dm, score the sets and draw accuracy against time."
-OUTPUT_FILES = {"picture": "grid.png", "chart": "chart.png", "sets": "sets", "results": "results.json"}
 
 
 @add_engine_options
@@ -107,6 +102,8 @@ def run_command(
     config: Config = None,
     data_dir: DataDir = None,
     overwrite: Overwrite = False,
+    report: Report = True,
+    snapshots: Snapshots = None,
     tensorboard: TensorBoard = False,
     dry_run: DryRun = False,
     per_class: PerClass = False,
@@ -130,8 +127,9 @@ def run_command(
     data: dict[str, Any] = {"dataset": choose_dataset(dataset, train), "data_dir": data_dir, "load_fields": load_fields}
     data["engine_fields"] = engine_fields
     compute = {"seed": seed, "device": device, "precision": precision, "memory_limit": parse_memory_limit(memory_limit)}
-    arguments = drop_unset(**data, **compute, config=config, out=out, overwrite=overwrite)
-    _start(request, arguments, dry_run=dry_run, as_json=as_json, tensorboard=tensorboard, per_class=per_class)
+    arguments = drop_unset(**data, **compute, config=config, out=out, overwrite=overwrite, snapshots=snapshots)
+    display = {"as_json": as_json, "per_class": per_class}
+    _start(request, arguments, dry_run=dry_run, report=report, tensorboard=tensorboard, **display)
 
 
 @add_engine_options
@@ -161,6 +159,7 @@ def condense_command(
     config: Config = None,
     data_dir: DataDir = None,
     overwrite: Overwrite = False,
+    snapshots: Snapshots = None,
     tensorboard: TensorBoard = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
@@ -175,7 +174,7 @@ def condense_command(
     data: dict[str, Any] = {"dataset": choose_dataset(dataset, train), "data_dir": data_dir, "load_fields": load_fields}
     data["engine_fields"] = engine_fields
     compute = {"seed": seed, "device": device, "precision": precision, "memory_limit": parse_memory_limit(memory_limit)}
-    arguments = drop_unset(**data, **compute, config=config, out=out, overwrite=overwrite)
+    arguments = drop_unset(**data, **compute, config=config, out=out, overwrite=overwrite, snapshots=snapshots)
     _start(request, arguments, dry_run=dry_run, as_json=as_json, tensorboard=tensorboard)
 
 
@@ -220,6 +219,7 @@ def _start(
     dry_run: bool,
     as_json: bool,
     per_class: bool = False,
+    report: bool = False,
     tensorboard: bool = False,
 ) -> None:
     """Start a run with these arguments of `start_run` and print its results, or only print its plan."""
@@ -232,62 +232,8 @@ def _start(
     else:
         if tensorboard:
             check_tensorboard()
-        session = functools.partial(run_session, per_class=per_class, as_json=as_json, tensorboard=tensorboard)
-        print_run(start_run(request, session=session, **arguments), as_json, per_class=per_class)
-
-
-@contextlib.contextmanager
-def run_session(
-    plan: Plan,
-    splits: Splits,
-    run: RunContext,
-    *,
-    advise: bool = True,
-    hint: str = "",
-    dataset: str | None = None,
-    per_class: bool = False,
-    as_json: bool = False,
-    tensorboard: bool = False,
-) -> Iterator[None]:
-    """Announce a run, show its progress and stop it on a signal.
-
-    Args:
-        plan, splits, run: The run.
-        advise: Print advice about large images.
-        hint: The command that continues the run. Empty: `resume` with the options below.
-        dataset: The path of the dataset now, if it has moved.
-        per_class: The run prints the accuracy of each class.
-        as_json: The run prints JSON.
-        tensorboard: Write curves for TensorBoard.
-    """
-    from condenset.data.ipc import format_ipc
-    from condenset.pipeline.preview import advise_size
-
-    assert run.directory is not None
-    methods = ", ".join(dict.fromkeys(job.method for job in plan.condense_jobs))
-    ipcs = list(dict.fromkeys(job.ipc for job in plan.condense_jobs))
-    size = "1 image" if ipcs == [1] else f"{', '.join(map(format_ipc, ipcs))} images"
-    work = f"Condensing {dataset or plan.dataset} to {size} per class with {methods}"
-    announce(work + describe_hold_out(plan.load_options), run, run.directory)
-    print_line(_describe_images(splits, has_test=plan.protocol is not None), stderr=True)
-    if advise and (advice := advise_size(plan, splits.train)):
-        print_line(advice, stderr=True)
-    hint = hint or resume_hint(run.directory, per_class=per_class, json=as_json)
-    with in_terminal(run, hint, tensorboard=tensorboard):
-        yield
-
-
-def _describe_images(splits: Splits, *, has_test: bool) -> str:
-    """Return the number and shape of the images that a run uses."""
-    from condenset.data.image_data import describe_images
-
-    test = f" and {len(splits.test):,} test" if has_test and splits.test else ""
-    return f"{len(splits.train):,} training{test} images of {describe_images(splits.train)}"
-
-
-def print_run(result: RunResult, as_json: bool, *, per_class: bool = False) -> None:
-    """Print the records of a run and the paths of its files."""
-    print_records(result.records, as_json, per_class=per_class)
-    if not as_json:
-        print_line()
-        print_files(result.directory, **OUTPUT_FILES)
+        no_report = request.evaluate and not report
+        options: dict[str, Any] = {"per_class": per_class, "as_json": as_json, "no_report": no_report}
+        session = functools.partial(run_session, tensorboard=tensorboard, **options)
+        result = start_run(request, session=session, report=report, **arguments)
+        print_run(result, as_json, per_class=per_class)

@@ -20,11 +20,16 @@ if TYPE_CHECKING:
 def show_command(
     path: Annotated[
         Path,
-        typer.Argument(callback=expand_path, help="Set file (.safetensors), run directory or directory of set files."),
+        typer.Argument(
+            metavar="SET",
+            callback=expand_path,
+            help="Set file (.safetensors), finished set (cifar10-dm-10), run directory or directory of set files.",
+        ),
     ],
     out: Annotated[
         Path | None,
         typer.Option(
+            metavar="FILE",
             callback=expand_path,
             help="PNG file to write (default: next to the set; grid.png in a directory of several sets).",
         ),
@@ -58,7 +63,9 @@ def show_command(
 
 
 def _default_picture(path: Path, files: Sequence[Path]) -> Path:
-    """Return the picture of one set, or of all sets of a directory."""
+    """Return the picture of one set, or of all sets of a directory. That of a finished set is in this directory."""
+    if not path.exists():
+        return Path(f"{path.name}.png")
     return files[0].with_suffix(".png") if len(files) == 1 else path / "grid.png"
 
 

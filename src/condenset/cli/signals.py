@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -54,7 +54,7 @@ class StopHandler:
 
 
 @contextlib.contextmanager
-def exit_on_signal(run: RunContext | None = None, hint: str = "") -> Iterator[None]:
+def exit_on_signal(run: RunContext | None = None, hint: str | Callable[[], str] = "") -> Iterator[None]:
     """Stop on SIGINT or SIGTERM, print "stopped" and exit with 128 plus the number of the signal.
 
     A signal raises KeyboardInterrupt, so that temporary files are removed. If a loop of `run` is active, the first
@@ -63,7 +63,7 @@ def exit_on_signal(run: RunContext | None = None, hint: str = "") -> Iterator[No
 
     Args:
         run: The run whose loops are asked to stop.
-        hint: Printed after "stopped": how to continue.
+        hint: Printed after "stopped": how to continue; or a function that returns it.
     """
     current = [signal.getsignal(number) for number in SIGNALS]
     handler = StopHandler(run, next((outer for outer in current if isinstance(outer, StopHandler)), None))
@@ -78,7 +78,8 @@ def exit_on_signal(run: RunContext | None = None, hint: str = "") -> Iterator[No
             if not interrupted:
                 raise
             handler.ignore_further_signals()
-            print_line(f"stopped. {hint}" if hint else "stopped", stderr=True)
+            text = hint() if callable(hint) else hint
+            print_line(f"stopped. {text}" if text else "stopped", stderr=True)
             raise SystemExit(128 + (received[0] if received else signal.SIGINT)) from None
 
 

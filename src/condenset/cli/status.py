@@ -23,7 +23,8 @@ MAX_FINISHED = 10  # jobs with their accuracy
 
 def status_command(
     directory: Annotated[
-        Path, typer.Argument(callback=expand_path, help="Directory of a run, an evaluation or an experiment.")
+        Path,
+        typer.Argument(metavar="RUN", callback=expand_path, help="Directory of a run, an evaluation or an experiment."),
     ],
     watch: Annotated[bool, typer.Option("--watch", help="Repeat every two seconds until the run ends.")] = False,
     as_json: AsJson = False,

@@ -124,7 +124,7 @@ def atomic_directory(target: Path, *, overwrite: bool = False) -> Iterator[Path]
     with wrap_os_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         clean_up_directories(target.parent, glob.escape(target.name))
-    with _create_workspace(target) as workspace:
+    with _create_locked(target, prefix=".", suffix=".tmp") as workspace:
         try:
             yield workspace
             with wrap_os_errors(target):
@@ -135,16 +135,42 @@ def atomic_directory(target: Path, *, overwrite: bool = False) -> Iterator[Path]
 
 
 @contextmanager
-def _create_workspace(target: Path) -> Iterator[Path]:
+def temporary_directory(name: str) -> Iterator[Path]:
+    """Create a temporary directory for the duration of the block, and remove those that killed processes left.
+
+    Args:
+        name: The beginning of its name, which no other program uses.
+    """
+    parent = Path(tempfile.gettempdir())
+    for leftover in parent.glob(f"{name}.????????"):
+        with suppress(OSError), try_lock(leftover) as has_lock:
+            if _is_abandoned(leftover, has_lock):
+                shutil.rmtree(leftover, ignore_errors=True)
+    with _create_locked(parent / name) as directory:
+        try:
+            yield directory
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextmanager
+def _create_locked(target: Path, prefix: str = "", suffix: str = "") -> Iterator[Path]:
     """Create and lock a temporary directory. Another process may remove it as a leftover before it is locked."""
     with contextlib.ExitStack() as stack:
-        has_workspace = False
-        while not has_workspace:
+        is_created = False
+        while not is_created:
             with wrap_os_errors(target):
-                workspace = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp"))
+                name = f"{prefix}{target.name}."
+                directory = Path(tempfile.mkdtemp(dir=target.parent, prefix=name, suffix=suffix))
             with suppress(FileNotFoundError):
-                has_workspace = stack.enter_context(try_lock(workspace)) is not False and workspace.exists()
-        yield workspace
+                is_created = stack.enter_context(try_lock(directory)) is not False and directory.exists()
+        yield directory
+
+
+def _is_abandoned(directory: Path, has_lock: bool | None) -> bool:
+    """Return whether no process uses a temporary directory. Where the system has no locks, its age decides."""
+    is_old = time.time() - directory.stat().st_mtime > LEFTOVER_SECONDS
+    return not directory.is_symlink() and (has_lock or (has_lock is None and is_old))
 
 
 def _move_into_place(workspace: Path, target: Path, overwrite: bool) -> None:
@@ -183,8 +209,7 @@ def clean_up_directories(parent: Path, name: str = "*") -> None:
     """
     for workspace in parent.glob(f".{name}.????????.tmp"):
         with suppress(OSError), try_lock(workspace) as has_lock:
-            is_old = time.time() - workspace.stat().st_mtime > LEFTOVER_SECONDS
-            if workspace.is_symlink() or not (has_lock or (has_lock is None and is_old)):
+            if not _is_abandoned(workspace, has_lock):
                 continue
             target = parent / workspace.name[1 : -len(".????????.tmp")]
             if (workspace / target.name).exists() and _has_only_copy(workspace, target):

@@ -77,13 +77,13 @@ def read_file(path: str | os.PathLike[str], max_bytes: int) -> bytes:
 
 def check_memory(path: str | os.PathLike[str], num_bytes: int) -> None:
     """Raise a UserError if the content of a file exceeds the memory of this machine."""
-    memory = _physical_memory()
+    memory = physical_memory()
     if num_bytes > memory:
         sizes = f"needs {format_bytes(num_bytes)}, but this machine has {format_bytes(memory)}"
         raise UserError(f"{path} {sizes} of memory: use a machine with more memory")
 
 
-def _physical_memory() -> int:
+def physical_memory() -> int:
     """Return the memory of this machine or container in bytes; a large number where the system does not say it."""
     sizes = [1 << 62]
     with contextlib.suppress(AttributeError, ValueError, OSError):

@@ -1,4 +1,4 @@
-"""Paths in home directories, and the cache directory of the user also where there is no home directory."""
+"""Paths in home directories; the directories of datasets and of the user's cache, also without a home directory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import tempfile
 import warnings
 from pathlib import Path
 
-from condenset.errors import UserError
+from condenset.errors import UserError, check_path, check_path_encoding
 from condenset.io.directories import wrap_os_errors
 
 
@@ -26,6 +26,19 @@ def absolute_path(path: str | os.PathLike[str]) -> str:
     """Return the absolute path, which a file can store, with `~` and `..` replaced."""
     absolute = expand_user(path).absolute()
     return str(absolute.resolve() if ".." in absolute.parts else absolute)
+
+
+def data_directory(data_dir: str | os.PathLike[str] | None = None) -> Path:
+    """Return `data_dir`, or else $CONDENSET_DATA, or else `condenset` in the user's cache directory.
+
+    Without a home directory that can be used, as in some containers, it is a temporary directory of the user.
+    """
+    chosen = data_dir if data_dir is not None else os.environ.get("CONDENSET_DATA")
+    if not chosen:
+        return user_cache_directory() / "condenset"
+    check_path("data_dir", chosen)
+    check_path_encoding(chosen)
+    return expand_user(chosen)
 
 
 def user_cache_directory() -> Path:

@@ -125,10 +125,10 @@ def condense(
         check_network_fits(network, run.compute, channels=data.channels, size=data.size, num_classes=data.num_classes)
     entry = method_of(recipe)
     check_method_memory(entry.name, data, run.compute, run.memory_limit)
-    options_of_engine = EngineOptions(engine=engine, address=address, gpus_per_worker=gpus_per_worker)
-    if options_of_engine.engine != "local":
+    engine_options = EngineOptions(engine=engine, address=address, gpus_per_worker=gpus_per_worker)
+    if engine_options.engine != "local":
         check_divisible(recipe)
-    with open_run_engine(options_of_engine, run):
+    with open_run_engine(engine_options, run.compute, verbose=verbose) as run.engine:
         if directory is None:
             return load_or_condense(None, entry.name, recipe, data, run)
         check_path("directory", directory)
@@ -205,7 +205,8 @@ def evaluate(
             "the test images contain images that the set was made from: its accuracy is too high; give other images",
             stacklevel=3,
         )
-    with open_run_engine(EngineOptions(engine=engine, address=address, gpus_per_worker=gpus_per_worker), run):
+    engine_options = EngineOptions(engine=engine, address=address, gpus_per_worker=gpus_per_worker)
+    with open_run_engine(engine_options, run.compute, verbose=verbose) as run.engine:
         if directory is None:
             return score_set(train_set, test_set, protocol, run)
         check_path("directory", directory)

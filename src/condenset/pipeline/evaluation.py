@@ -15,6 +15,7 @@ from condenset import networks
 from condenset.data.condensed_set import CondensedSet
 from condenset.engine.device import ComputeDevice
 from condenset.engine.options import EngineOptions
+from condenset.engine.tasks import Engine
 from condenset.errors import UserError, check, option
 from condenset.io.directories import is_inside
 from condenset.io.user_directories import absolute_path
@@ -91,8 +92,11 @@ def start_evaluation(
         threads=compute.threads and (engine_options.default_threads or compute.threads),
         engine_options=engine_options,
     )
-    with claim_run_directory(out, Path("runs") / "evaluate", overwrite=overwrite) as directory:
-        return _execute(config, cache, create_run(directory, EVALUATION, evaluation_to_toml(config)), session)
+    with (
+        _open_engine(config) as engine,  # first: if it fails, there is no directory to remove
+        claim_run_directory(out, Path("runs") / "evaluate", overwrite=overwrite) as directory,
+    ):
+        return _execute(config, cache, create_run(directory, EVALUATION, evaluation_to_toml(config)), engine, session)
 
 
 def resume_evaluation(
@@ -126,7 +130,8 @@ def resume_evaluation(
         if test_moved_to is not None:
             has_own_path = any(job.source.options.test is not None for job in config.jobs)
             check(has_own_path, f"{directory} has no test images of their own path", test_moved_to)
-        return _execute(config, TestImageCache(moved_to, test_moved_to), identity, session)
+        with _open_engine(config) as engine:
+            return _execute(config, TestImageCache(moved_to, test_moved_to), identity, engine, session)
 
 
 def collect_records(config: EvaluationConfig, run: RunContext) -> list[Record]:
@@ -141,14 +146,23 @@ def collect_records(config: EvaluationConfig, run: RunContext) -> list[Record]:
     return [records[job.name] for job in config.jobs if job.name in records]
 
 
+def _open_engine(config: EvaluationConfig) -> AbstractContextManager[Engine | None]:
+    """Open the engine of an evaluation, with the number of CPU threads that the evaluation began with."""
+    return open_run_engine(config.engine_options, ComputeDevice.select(config.device, config.precision), config.threads)
+
+
 def _execute(
-    config: EvaluationConfig, cache: TestImageCache, identity: RunIdentity, session: EvaluationSession
+    config: EvaluationConfig,
+    cache: TestImageCache,
+    identity: RunIdentity,
+    engine: Engine | None,
+    session: EvaluationSession,
 ) -> EvaluationResult:
-    """Execute the jobs that have no result yet, with the number of CPU threads that the evaluation began with."""
+    """Execute the jobs that have no result yet."""
     directory, compute = identity.directory, ComputeDevice.select(config.device, config.precision)
-    run = RunContext(compute=compute, directory=directory, identity=identity)
+    run = RunContext(compute=compute, directory=directory, identity=identity, engine=engine)
     names, records = [job.name for job in config.jobs], _read_finished(run)
-    with open_run_engine(config.engine_options, run, config.threads), session(config, run):
+    with session(config, run):
         for number, job in enumerate(config.jobs, start=1):
             if job.name in records:
                 continue

@@ -17,6 +17,8 @@ from condenset.runs.context import RunContext
 from condenset.training.evaluation import score_set
 from condenset.training.scores import name_protocol
 
+WHOLE_NETWORK = "networks/whole.safetensors"  # trained on the whole dataset; the report shows its features
+
 
 def execute_plan(plan: Plan, splits: Splits, run: RunContext) -> list[Record]:
     """Execute the jobs that have no result yet, and return the records of all jobs.
@@ -42,7 +44,9 @@ def execute_plan(plan: Plan, splits: Splits, run: RunContext) -> list[Record]:
             path, others = _set_paths(plan, job, run.directory)
             train_set = load_or_condense(path, job.method, job.recipe, splits.train, run, others)
             protocol, description = plan.protocol, f"{job.name}: scoring"
-        scores = score_set(train_set, splits.require_test(), protocol, run, description) if protocol else None
+        network_file = run.directory / WHOLE_NETWORK if run.directory and job.recipe is None else None
+        test = splits.require_test() if protocol else None
+        scores = score_set(train_set, test, protocol, run, description, network_file) if protocol and test else None
         records[key] = make_record(plan.dataset, train_set, scores, run)
         finished = [records[key] for key in keys if key in records]
         if run.directory and finished != stored[: len(finished)]:  # do not drop later records

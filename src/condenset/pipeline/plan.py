@@ -23,6 +23,7 @@ from condenset.methods.common import images_per_class
 from condenset.methods.registry import check_method_memory
 from condenset.methods.sharding import check_divisible
 from condenset.pipeline.request import DEFAULT_IPC, RunRequest
+from condenset.runs.snapshots import MAX_SNAPSHOTS
 from condenset.training.protocol import Protocol, make_protocol, without_overridden
 
 WHOLE = "whole"  # the name of the job that scores the whole dataset
@@ -72,6 +73,7 @@ class Plan:
         precision: Precision of the computation.
         threads: Number of CPU threads, which changes the last digits. None: the device is not a CPU, or unknown.
         memory_limit: Bytes. It does not change the result, but a resumed run respects it too.
+        snapshots: Number of iterates whose images are kept for the report. It does not change the result.
         data_dir: Directory of the datasets. None: the default.
         load_options: How the dataset is read. Its fields are keys of recipe.toml.
         engine_options: Where the run is computed. Its fields are keys of recipe.toml. They do not change the result.
@@ -89,6 +91,7 @@ class Plan:
     precision: str = "float32"
     threads: int | None = None
     memory_limit: int | None = None
+    snapshots: int = 0
     data_dir: str | None = None
     load_options: LoadOptions = field(default_factory=LoadOptions)
     engine_options: EngineOptions = field(default_factory=EngineOptions)
@@ -101,6 +104,7 @@ class Plan:
             value = getattr(self, name)
             check(isinstance(value, str) or (name, value) == ("data_dir", None), f"{name} must be text", value)
         object.__setattr__(self, "seed", check_int("seed", self.seed))
+        object.__setattr__(self, "snapshots", check_int("snapshots", self.snapshots, 0, MAX_SNAPSHOTS))
         check_threads(self.threads)
         check(bool(self.condense_jobs), "a run must have at least one job", list(self.jobs))
         names = [job.name for job in self.jobs]

@@ -18,7 +18,7 @@ from condenset.pipeline.plan import Plan
 from condenset.pipeline.request import RunRequest
 from condenset.pipeline.run import plan_run
 from condenset.runs.directory import default_run_directory
-from condenset.training.protocol import Protocol
+from condenset.training.protocol import describe_protocol
 
 ADVISED_SIZE = 64  # pixels; larger images make most runs slow
 HIDDEN_FIELDS = ("ipc", "allow_fewer")  # of recipes
@@ -82,13 +82,6 @@ def describe_recipe(recipe: Recipe, data: ImageData, compute: ComputeDevice, mem
     memory = f"about {format_bytes(estimate(data, recipe, compute, memory_limit))} of memory"
     streamed = method_of(recipe).streams_images and is_streamed(data, compute, memory_limit)
     return f"{text} ({memory}{', images streamed from disk' if streamed else ''})"
-
-
-def describe_protocol(protocol: Protocol) -> str:
-    """Return how many networks are trained, how long, and by which protocol."""
-    length = f"{protocol.epochs} epochs" if protocol.steps is None else f"{protocol.steps} steps"
-    name = f"{protocol.schedule} protocol"
-    return f"{protocol.num_networks} × {protocol.network}, {name}, {length}, augment={protocol.augment}"
 
 
 def advise_size(plan: Plan, data: ImageData) -> str:

@@ -24,7 +24,7 @@ Record = dict[str, Any]
 CLASS_FIELDS = ("class_names", "test_images", "per_class_accuracy")  # lists with one entry per class
 RECORD_FIELDS = ("method", "ipc", "network", "condense_seconds")  # fields that every record needs
 MAX_CONFUSION_CLASSES = 100  # of a confusion matrix in results.json, which has a number for each pair of classes
-MAX_IMBALANCE = 2.0  # of the largest class and the mean of the others; beyond it, tables show the balanced accuracy
+RESULTS_HINT = "delete it, and a resumed run writes it again"
 SCORE_FIELDS = ("accuracies", "accuracy_mean", "accuracy_std")  # fields that the record of a scored set needs
 
 
@@ -109,12 +109,6 @@ def condense_cost(provenance: Mapping[str, Any]) -> Record:
     }
 
 
-def is_unbalanced(record: Mapping[str, Any]) -> bool:
-    """Return whether a class has far more test images than the others, so that it dominates the accuracy."""
-    counts = sorted(record.get("test_images", ()))
-    return len(counts) > 1 and counts[-1] > MAX_IMBALANCE * sum(counts[:-1]) / (len(counts) - 1)
-
-
 def write_results(path: Path, records: list[Record]) -> None:
     """Write records to a JSON file, atomically. Each gets a checksum, which `read_results` verifies."""
     with wrap_os_errors(path):
@@ -137,17 +131,26 @@ def read_results(directory: Path | None, settings_hash: str = "") -> list[Record
     path = directory / "results.json" if directory else None
     if path is None or not path.exists():
         return []
-    hint = "delete it, and a resumed run writes it again"
+    records = read_record_file(path, RECORD_FIELDS)
+    if any(record.get("settings", "") != settings_hash for record in records):
+        raise UserError(f"{path} has results of a run with other settings; {RESULTS_HINT}")
+    return records
+
+
+def read_record_file(path: Path, required: Collection[str] = ()) -> list[Record]:
+    """Read the records of a JSON file that `write_results` wrote, of a run with any settings.
+
+    Raises:
+        UserError: The file is damaged, or a record lacks a required field.
+    """
     records: list[Record] = read_json(
         path,
         "a list of results",
-        hint=hint,
-        is_valid=lambda value: isinstance(value, list) and all(is_record(record, RECORD_FIELDS) for record in value),
+        hint=RESULTS_HINT,
+        is_valid=lambda value: isinstance(value, list) and all(is_record(record, required) for record in value),
     )
     if any(record.pop(CHECKSUM, None) != json_hash(record) for record in records):
-        raise UserError(f"{path} is damaged: a record does not match its checksum; {hint}")
-    if any(record.get("settings", "") != settings_hash for record in records):
-        raise UserError(f"{path} has results of a run with other settings; {hint}")
+        raise UserError(f"{path} is damaged: a record does not match its checksum; {RESULTS_HINT}")
     return records
 
 

@@ -18,12 +18,14 @@ from condenset.data.opening import absolute_dataset_path, is_known_name
 from condenset.data.options import LoadOptions
 from condenset.engine.device import ComputeDevice
 from condenset.engine.options import EngineOptions
+from condenset.engine.tasks import Engine
 from condenset.errors import UserError
 from condenset.io.user_directories import absolute_path
 from condenset.pipeline.config import plan_to_toml, read_plan
 from condenset.pipeline.datasets import reload_data, relocate, resolve_load_options
 from condenset.pipeline.execute import execute_plan
 from condenset.pipeline.plan import Plan, check_plan, make_plan
+from condenset.pipeline.report import write_run_report
 from condenset.pipeline.request import RunRequest
 from condenset.pipeline.results import Record
 from condenset.runs.context import RunContext
@@ -39,7 +41,8 @@ from condenset.runs.tasks import open_run_engine
 RunSession = Callable[[Plan, Splits, RunContext], AbstractContextManager[None]]
 
 RECIPE = "recipe.toml"
-CONFIG_SETTINGS = ("dataset", "seed", "device", "precision", "threads", "memory_limit", "data_dir")
+CONFIG_SETTINGS = ("dataset", "seed", "device", "precision", "threads", "memory_limit", "snapshots", "data_dir")
+DEFAULT_SNAPSHOTS = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +50,7 @@ class RunResult:
     """A finished run.
 
     Attributes:
-        directory: The run directory, with the sets, results.json and figures.
+        directory: The run directory, with the sets, results.json, figures and the report.
         records: The contents of results.json.
     """
 
@@ -64,6 +67,7 @@ def start_run(
     *,
     out: Path | None = None,
     overwrite: bool = False,
+    report: bool = False,
     session: RunSession = _no_session,
     **arguments: Any,
 ) -> RunResult:
@@ -73,13 +77,17 @@ def start_run(
         request: Methods, sizes and options.
         out: The run directory. None: a new directory in `runs/`, named after the dataset.
         overwrite: Replace an earlier run in `out`.
+        report: Write the HTML report.
         session: Context manager around the execution, for progress display and signals:
             `(plan, splits, run) -> context`.
         arguments: Other arguments of `plan_run`.
     """
     plan, splits = plan_run(request, out=out, overwrite=overwrite, **arguments)
-    with claim_run_directory(out, default_run_directory(splits.train.name), overwrite=overwrite) as directory:
-        return _execute(plan, splits, create_run(directory, RECIPE, plan_to_toml(plan)), session)
+    with (
+        _open_engine(plan) as engine,  # first: if it fails, there is no directory to remove
+        claim_run_directory(out, default_run_directory(splits.train.name), overwrite=overwrite) as directory,
+    ):
+        return _execute(plan, splits, create_run(directory, RECIPE, plan_to_toml(plan)), engine, session, report)
 
 
 def plan_run(
@@ -104,7 +112,7 @@ def plan_run(
         load_fields: Fields of `LoadOptions`. If the sets are scored and there is no test split, a share of every class
             is held out.
         engine_fields: Fields of `EngineOptions`.
-        settings: Settings of the plan: `seed`, `device`, `precision`, `memory_limit`, `data_dir`.
+        settings: Settings of the plan: `seed`, `device`, `precision`, `memory_limit`, `snapshots`, `data_dir`.
     """
     base = read_plan(config) if config else None
     engine_options = (base.engine_options if base else EngineOptions()).override(**engine_fields)
@@ -127,6 +135,7 @@ def resume_run(
     *,
     moved_to: str | None = None,
     test_moved_to: str | None = None,
+    report: bool = False,
     session: RunSession = _no_session,
     engine_fields: Mapping[str, Any] = MappingProxyType({}),
     **changes: Any,
@@ -137,6 +146,7 @@ def resume_run(
         directory: The run directory.
         moved_to: Path of the dataset now, if it has moved.
         test_moved_to: Path of the test images now, if they were given by their own path and have moved.
+        report: Write the HTML report.
         session: As in `start_run`.
         engine_fields: Fields of `EngineOptions` that change.
         changes: Settings that may change: `device`, `memory_limit`, `data_dir`.
@@ -148,14 +158,15 @@ def resume_run(
         moved = relocate(plan, directory, moved_to, test_moved_to)
         splits = reload_data(plan, moved, directory)
         check_plan(plan, splits.train)
-        return _execute(plan, splits, identity, session)
+        with _open_engine(plan) as engine:
+            return _execute(plan, splits, identity, engine, session, report)
 
 
 def _resolve_settings(base: Plan | None, dataset: str | None, settings: dict[str, Any]) -> dict[str, Any]:
     """Return the settings of the plan: as given, else as in the config file, else the defaults."""
     if base is None and dataset is None:
         raise UserError("no dataset: give a name ('condenset data list') or a path")
-    defaults = {"data_dir": None}
+    defaults: dict[str, Any] = {"data_dir": None, "snapshots": DEFAULT_SNAPSHOTS}
     from_config = {name: getattr(base, name) for name in CONFIG_SETTINGS} if base else {}
     resolved = {**defaults, **from_config, **_absolute_data_dir(settings)}
     if dataset is not None:
@@ -184,8 +195,15 @@ def _absolute_data_dir(settings: dict[str, Any]) -> dict[str, Any]:
     return settings if data_dir is None else settings | {"data_dir": absolute_path(data_dir)}
 
 
-def _execute(plan: Plan, splits: Splits, identity: RunIdentity, session: RunSession) -> RunResult:
-    """Execute a plan in the directory of a run, with the number of CPU threads that the run began with."""
+def _open_engine(plan: Plan) -> AbstractContextManager[Engine | None]:
+    """Open the engine of a run, with the number of CPU threads that the run began with."""
+    return open_run_engine(plan.engine_options, ComputeDevice.select(plan.device, plan.precision), plan.threads)
+
+
+def _execute(
+    plan: Plan, splits: Splits, identity: RunIdentity, engine: Engine | None, session: RunSession, report: bool
+) -> RunResult:
+    """Execute a plan in the directory of a run."""
     directory, compute = identity.directory, ComputeDevice.select(plan.device, plan.precision)
     run = RunContext(
         seed=plan.seed,
@@ -193,7 +211,11 @@ def _execute(plan: Plan, splits: Splits, identity: RunIdentity, session: RunSess
         directory=directory,
         identity=identity,
         memory_limit=plan.memory_limit,
+        engine=engine,
+        num_snapshots=plan.snapshots,
     )
-    with open_run_engine(plan.engine_options, run, plan.threads), session(plan, splits, run):
+    with session(plan, splits, run):
         records = execute_plan(plan, splits, run)
+        if report and plan.protocol:
+            write_run_report(run, splits)
     return RunResult(directory=directory, records=records)

@@ -11,9 +11,12 @@ import torch
 
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.ipc import format_ipc
+from condenset.data.packaged_sets import find_packaged_set
 from condenset.errors import UserError, format_names
 from condenset.io.bytesize import format_bytes
+from condenset.io.metadata import read_json
 from condenset.pipeline.config import read_plan
+from condenset.pipeline.results import RECORD_FIELDS, SCORE_FIELDS, is_record
 from condenset.runs.directory import is_run_directory
 
 MAX_CLASS_NAMES = 5  # in set_summary
@@ -24,11 +27,11 @@ def find_sets(path: Path) -> list[Path]:
     """Return the set files at a path.
 
     Args:
-        path: A set file, a run directory (all its sets, in the order of the run) or a directory of set files (sorted
-            by name).
+        path: A set file, the name of a finished set, a run directory (all its sets, in the order of the run) or a
+            directory of set files (sorted by name).
     """
     if not path.is_dir():
-        return [path]
+        return [find_packaged_set(path) or path]
     if (path / "experiment.toml").is_file():
         raise UserError(f"{path} is an experiment: its sets are in the directories of {path / 'parts'}")
     if (path / "evaluation.toml").is_file():
@@ -53,6 +56,24 @@ def _find_run_sets(directory: Path) -> list[Path]:
         counts = f"{len(files)} of {len(paths)} sets"
         warnings.warn(f"{directory} is an unfinished run with {counts}: {finish}", stacklevel=3)
     return files
+
+
+def find_scores(condensed: CondensedSet, file: Path) -> str | None:
+    """Return the accuracy of a set in the results of its run, as text; None if there is none."""
+    directory = next((path for path in file.absolute().parents[:2] if is_run_directory(path)), None)
+    if directory is None or not (directory / "results.json").is_file():
+        return None
+    provenance = condensed.provenance
+    key = (provenance.get("method"), provenance.get("recipe", {}).get("ipc"), provenance.get("seed"))
+    records = read_json(directory / "results.json", "a list of results", is_valid=lambda value: isinstance(value, list))
+    for record in records:
+        if (
+            is_record(record, (*RECORD_FIELDS, *SCORE_FIELDS))
+            and (record["method"], record["ipc"], record.get("seed")) == key
+        ):
+            networks = f"{len(record['accuracies'])} × {record['network']}"
+            return f"{100 * record['accuracy_mean']:.1f} ± {100 * record['accuracy_std']:.1f} % ({networks})"
+    return None
 
 
 def shortest_names(files: Sequence[Path]) -> list[str]:

@@ -10,15 +10,14 @@ import torch
 
 import condenset as cs
 
-GUIDE = Path(__file__).parents[1] / "docs" / "guide.md"
+GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "train.md"
 NETWORK, EPOCHS = "convnet(width=8, depth=1)", 60
 TOLERANCE = 0.08  # three standard deviations of the difference
 
 
 def read_loop() -> str:
     """Return the training loop in the guide, with a small network and few epochs."""
-    section = GUIDE.read_text().split("## Your own training loop\n")[1].split("\n## ")[0]
-    (code,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    code = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)[0]
     assert len(code.splitlines()) <= 26
     return code.replace('500, "convnet(width=64, depth=2)"', f'{EPOCHS}, "{NETWORK}"')
 

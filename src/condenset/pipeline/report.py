@@ -1,0 +1,153 @@
+"""Write the HTML report of a run."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from condenset.data.image_data import Splits
+from condenset.errors import UserError, check_path, option
+from condenset.io.directories import wrap_os_errors
+from condenset.io.files import write_file
+from condenset.io.progress import NullProgress, make_progress
+from condenset.pipeline.config import read_plan
+from condenset.pipeline.datasets import reload_data
+from condenset.pipeline.report_content import collect_content
+from condenset.pipeline.snapshot_scores import score_snapshots
+from condenset.report.html import ReportContent, render_report
+from condenset.runs.context import RunContext
+
+REPORT = "report.html"
+
+StrPath = str | os.PathLike[str]
+
+
+def write_report(
+    run_directory: StrPath | Sequence[StrPath],
+    out: StrPath | None = None,
+    *,
+    overwrite: bool = False,
+    num_networks: int = 0,
+    verbose: bool = True,
+) -> Path:
+    """Write the HTML report of a run: one page that needs no network access.
+
+    It shows the result in one sentence, the images, a map of their features, curves, a table of methods, accuracies
+    per class, and how to repeat the run. What is not available is left out, with the reason.
+
+    Args:
+        run_directory: Directory of a run, an evaluation or an experiment; or several directories of runs on the same
+            dataset, for one page.
+        out: The file. None: `report.html` in the directory of the run, which is replaced.
+        overwrite: Replace an existing file `out`.
+        num_networks: Networks to train on every snapshot, for the curve of accuracy against iterations. 0: no curve,
+            except of snapshots that have been scored before.
+        verbose: Show progress.
+
+    Returns:
+        The path of the page.
+
+    Raises:
+        UserError: There are no results, a file is damaged, or `out` exists.
+    """
+    paths = [run_directory] if isinstance(run_directory, str | os.PathLike) else run_directory
+    directories = [Path(path) for path in paths]
+    if not directories:
+        raise UserError("a report needs at least one run directory")
+    path = _choose_file(directories, out, overwrite=overwrite)
+    progress = make_progress(verbose)
+    for directory in directories if num_networks else ():
+        plan = read_plan(directory / "recipe.toml")
+        score_snapshots(directory, reload_data(plan, plan, directory), num_networks, progress)
+    progress.job_label = ""
+    with show_activity(progress):
+        save_page(path, merge_contents([collect_content(directory) for directory in directories], directories))
+    return path
+
+
+def write_run_report(run: RunContext, splits: Splits | None = None) -> None:
+    """Write the report of a finished run into its directory. A failure is a warning: the results are complete.
+
+    Args:
+        run: The run.
+        splits: The images of the run, if it has some.
+    """
+    assert run.directory is not None, "a report needs a directory"
+    run.verify_identity()
+    run.progress.job_label = ""
+    path, results = run.directory / REPORT, run.directory / "results.json"
+    if path.exists() and path.stat().st_mtime_ns >= results.stat().st_mtime_ns:
+        return  # the run was complete before it was resumed
+    try:
+        with show_activity(run.progress):
+            save_page(path, collect_content(run.directory, splits))
+    except UserError as error:
+        warnings.warn(f"there is no report: {error}", stacklevel=2)
+
+
+@contextlib.contextmanager
+def show_activity(progress: NullProgress) -> Iterator[None]:
+    """Show that the report is being written."""
+    progress.start("writing the report", None)
+    try:
+        yield
+    finally:
+        progress.stop()
+
+
+def _choose_file(directories: Sequence[Path], out: StrPath | None, *, overwrite: bool) -> Path:
+    """Return the file of a report: `out`, else `report.html` in the directory of the run."""
+    if out is None:
+        if len(directories) > 1:
+            raise UserError(f"a report of several runs needs a file: give {option('out', 'report.html')}")
+        return directories[0] / REPORT
+    check_path("out", out)
+    path = Path(out)
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise UserError(f"a report must be an .html file, but got '{path}'")
+    if path.exists() and not overwrite:
+        raise UserError(f"{path} exists already: choose another file, or replace it with {option('overwrite', True)}")
+    return path
+
+
+def save_page(path: Path, content: ReportContent) -> None:
+    """Write the page of a report, completely or not at all."""
+    page = render_report(content)
+    with wrap_os_errors(path):
+        write_file(path, page.encode())
+
+
+def merge_contents(contents: Sequence[ReportContent], directories: Sequence[Path]) -> ReportContent:
+    """Return the contents of one page about several runs on one dataset. Labels name the run."""
+    if len(contents) == 1:
+        return contents[0]
+    prints = {str(item.condensed.provenance.get("fingerprint")) for content in contents for item in content.sets}
+    if len(prints) != 1 or not all(content.sets for content in contents):
+        raise UserError("the runs of one report must be on one dataset: write a report for each run")
+    names = [directory.resolve().name for directory in directories]
+    pairs = list(zip(contents, names, strict=True))
+    first = max(contents, key=lambda item: (item.train is not None, any(r["method"] == "whole" for r in item.records)))
+    wholes = [record for content in contents for record in content.records if record.get("method") == "whole"]
+    return dataclasses.replace(
+        first,
+        records=[
+            {**record, "label": f"{record['label']} ({name})", "run": name}
+            for content, name in pairs
+            for record in content.records
+            if record.get("method") != "whole"
+        ]
+        + wholes[:1],
+        sets=[
+            dataclasses.replace(item, label=f"{item.label} ({name})", file=f"{name}/{item.file}")
+            for content, name in pairs
+            for item in content.sets
+        ],
+        steps=[{**step, "label": f"{step['label']} ({name})"} for content, name in pairs for step in content.steps],
+        notices=[f"{name}: {notice}" for content, name in pairs for notice in content.notices],
+        settings={f"{name}: {label}": text for content, name in pairs for label, text in content.settings.items()},
+        recipes={f"{name}/{file}": text for content, name in pairs for file, text in content.recipes.items()},
+    )

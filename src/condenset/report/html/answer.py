@@ -1,0 +1,120 @@
+"""The first section: the result in one sentence, and the accuracies that it compares."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from condenset.data.ipc import format_ipc, mean_ipc
+from condenset.methods import METHODS
+from condenset.report.html.content import (
+    Record,
+    ReportContent,
+    ReportedSet,
+    Section,
+    format_percent,
+    format_seconds,
+    is_synthetic,
+)
+from condenset.training.scores import format_accuracy
+
+
+def build_answer(content: ReportContent) -> Section:
+    """Return the section with the answer."""
+    section = Section(name="answer", title="The result")
+    record = None if content.answer else choose_headline(content)
+    if record is None:
+        section.values = {"sentence": content.answer or content.title, "bars": [], "method": ""}
+        return section
+    method = str(record.get("method"))
+    section.values = {
+        "sentence": write_answer(content, record),
+        "bars": _make_bars(content, record),
+        "method": f"{method}: {METHODS[method].summary}" if method in METHODS else "",
+    }
+    return section
+
+
+def choose_headline(content: ReportContent) -> Record | None:
+    """Return the record that the answer is about: the best of the largest sets, except random images.
+
+    Nothing else depends on this choice.
+    """
+    records = [record for record in content.records if record.get("ipc") is not None and record.get("images")]
+    records = [record for record in records if record.get("method") != "random"] or records
+    scored = [record for record in records if "accuracy_mean" in record] or records
+    return max(scored, key=lambda item: (_size(item), item.get("accuracy_mean", 0.0)), default=None)
+
+
+def _size(record: Record) -> int:
+    ipc = record["ipc"]
+    return mean_ipc(tuple(ipc) if isinstance(ipc, list) else ipc)
+
+
+def write_answer(content: ReportContent, record: Record) -> str:
+    """Return the answer about a record, such as "500 synthetic images replace 50,000: 63.3% test accuracy, …"."""
+    whole, random = _find_whole(content), _find_random(content, record)
+    num_train = whole["images"] if whole else len(content.train) if content.train else None
+    images = _describe_images(content, record)
+    time = _describe_time(record)
+    if "accuracy_mean" not in record:
+        source = f" from {num_train:,} real ones" if num_train else ""
+        return f"{images} were made{source}. They have not been scored.{time}"
+    replaced = f" replace {num_train:,}" if num_train else ""
+    others = [f"{format_percent(whole['accuracy_mean'])}% with the whole dataset"] if whole else []
+    if random:
+        others.append(f"{format_percent(random['accuracy_mean'])}% with {random['images']:,} random images")
+    against = f", against {' and '.join(others)}" if others else ""
+    return f"{images}{replaced}: {format_accuracy(record)}% test accuracy{against}.{time}"
+
+
+def _describe_images(content: ReportContent, record: Record) -> str:
+    """Return the number and kind of the images. Sets with a partition decode to more images than they store."""
+    kind = "synthetic" if is_synthetic(str(record.get("method"))) else "selected real"
+    condensed = next((item.condensed for item in content.sets if item.label == record.get("label")), None)
+    if condensed is not None and condensed.compact is not None:
+        return f"{len(condensed.compact):,} {kind} images, which decode to {len(condensed):,},"
+    num = record["images"]
+    return f"{num:,} {kind} {'image' if num == 1 else 'images'}"
+
+
+def _describe_time(record: Record) -> str:
+    seconds, pool, together = (record.get(name) for name in ("condense_seconds", "pool_seconds", "together"))
+    if not seconds:
+        return ""
+    text = f" Condensing took {format_seconds(seconds)}"
+    if together:
+        text += f" for {' and '.join(format_ipc(ipc) for ipc in together)} images per class at once"
+    return text + (f", after {format_seconds(pool)} to train networks." if pool else ".")
+
+
+def _find_whole(content: ReportContent) -> Record | None:
+    return next((record for record in content.scored if record.get("method") == "whole"), None)
+
+
+def _find_random(content: ReportContent, headline: Record) -> Record | None:
+    """Return the record of random images of the same number."""
+    candidates = [record for record in content.scored if record.get("method") == "random"]
+    return next((item for item in candidates if item is not headline and item["ipc"] == headline["ipc"]), None)
+
+
+def _make_bars(content: ReportContent, headline: Record) -> list[dict[str, Any]]:
+    """Return the accuracies of random images, the set and the whole dataset, for bars."""
+    records = [_find_random(content, headline), headline, _find_whole(content)]
+    return [
+        {
+            "label": record["label"],
+            "percent": format_percent(record["accuracy_mean"]),
+            "width": round(100 * record["accuracy_mean"], 2),
+            "text": f"{format_accuracy(record)}%",
+            "is_headline": record is headline,
+        }
+        for record in records
+        if record and "accuracy_mean" in record
+    ]
+
+
+def find_set(content: ReportContent) -> ReportedSet | None:
+    """Return the set that the answer is about, or the first one."""
+    record = choose_headline(content)
+    label = record["label"] if record else ""
+    return next((item for item in content.sets if item.label == label), content.sets[0] if content.sets else None)

@@ -1,0 +1,135 @@
+"""The report of a run: what it collects from the files of the run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import condenset as cs
+from condenset.errors import UserError
+from condenset.io.progress import NullProgress
+from condenset.pipeline.config import read_plan
+from condenset.pipeline.datasets import reload_data
+from condenset.pipeline.report import merge_contents
+from condenset.pipeline.report_content import collect_content
+from condenset.pipeline.snapshot_scores import read_snapshot_scores, score_snapshots
+from helpers.command_line import TINY, TINY_EVALUATION, TINY_NETWORK, CommandRunner, write_npz
+
+RUN = ("--ipc", 2, "--snapshots", 2, *TINY)
+
+
+@pytest.fixture
+def finished(condenset: CommandRunner, toy: Path) -> Path:
+    """The directory of a run of `random` and `dm`."""
+    assert condenset("run", toy, *RUN, "--out", "a").code == 0
+    return Path("a")
+
+
+def test_contents_of_a_run(finished: Path) -> None:
+    content = collect_content(finished)
+    assert content.title == "toy, condensed"
+    assert [record["label"] for record in content.records] == ["random, 2 per class", "dm, 2 per class"]
+    assert [item.label for item in content.sets] == ["random, 2 per class", "dm, 2 per class"]
+    assert [[snapshot.step for snapshot in item.snapshots] for item in content.sets] == [[], [0, 2]]
+    assert {step["label"] for step in content.steps} == {"dm, 2 per class"}
+    assert content.train is not None and len(content.train) == 36
+    assert content.features is not None
+    assert content.features.description == "a ConvNet with random weights"
+    assert content.settings["command"] == "condenset run --config a/recipe.toml"
+    assert content.settings["seed"] == "0"
+    assert "recipe.toml" in content.recipes
+    assert content.notices == []
+    import hashlib
+
+    file = finished / content.sets[0].file
+    assert content.sets[0].checksum == hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def test_features_come_from_the_network_trained_on_the_whole_dataset(condenset: CommandRunner, toy: Path) -> None:
+    options = (*TINY_NETWORK, *TINY_EVALUATION, "--whole-epochs", 1)
+    assert condenset("run", toy, "--method", "random", "--ipc", 1, *options, "--out", "a").code == 0
+    path = Path("a/networks/whole.safetensors")
+    content = collect_content(Path("a"))
+    assert content.features is not None
+    assert content.features.description == "a ConvNet trained on the whole dataset"
+    path.write_bytes(path.read_bytes()[:-4])
+    content = collect_content(Path("a"))
+    assert content.features is not None
+    assert content.features.description == "a ConvNet with random weights"
+
+
+def test_report_without_its_dataset_says_so(finished: Path, toy: Path) -> None:
+    toy.rename(toy.with_name("moved.npz"))
+    page = cs.write_report(finished, verbose=False).read_text()
+    assert "the dataset is not available (" in page
+    assert '<section id="map"' not in page and '<section id="images"' in page
+
+
+def test_unfinished_run_has_a_notice(finished: Path) -> None:
+    (finished / "sets/dm-2.safetensors").unlink()
+    (finished / "results.json").unlink()
+    content = collect_content(finished)
+    assert content.notices == ["This run is not finished: 0 of 2 results. Continue it with 'condenset resume a'."]
+    (finished / "sets/random-2.safetensors").unlink()
+    with pytest.raises(UserError, match="a has no results yet: finish it with 'condenset resume a'"):
+        collect_content(finished)
+
+
+def test_damaged_snapshots_are_left_out_with_a_notice(finished: Path) -> None:
+    (finished / "snapshots/dm-2/0.safetensors").write_bytes(b"x")
+    content = collect_content(finished)
+    assert content.notices[0].startswith("Snapshots of dm-2 are left out: ")
+    assert all(not item.snapshots for item in content.sets)
+
+
+@pytest.mark.parametrize(("name", "message"), [("none", "no such directory"), ("empty", "is not a run")])
+def test_other_directories_are_refused(name: str, message: str) -> None:
+    Path("empty").mkdir()
+    with pytest.raises(UserError, match=message):
+        cs.write_report(name)
+
+
+def test_snapshots_are_scored_once(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = read_plan(finished / "recipe.toml")
+    splits = reload_data(plan, plan, finished)
+    score_snapshots(finished, splits, 1, NullProgress())
+    scores = read_snapshot_scores(finished)
+    assert [(score["job"], score["step"], score["networks"]) for score in scores] == [("dm-2", 0, 1), ("dm-2", 2, 1)]
+    monkeypatch.setattr("condenset.pipeline.snapshot_scores.score_set", None)
+    score_snapshots(finished, splits, 1, NullProgress())
+    assert read_snapshot_scores(finished) == scores
+    curve = collect_content(finished).snapshot_scores
+    assert [point["step"] for point in curve] == [0, 2, 5]
+    record = json.loads((finished / "results.json").read_text())[1]
+    assert curve[-1]["accuracy"] == record["accuracy_mean"]
+    (finished / "snapshots/scores.json").write_text('[{"job": 1}]')
+    with pytest.raises(UserError, match="is not a list of scores of snapshots; delete it"):
+        collect_content(finished)
+
+
+def test_several_runs_on_one_dataset_share_a_page(condenset: CommandRunner, finished: Path, toy: Path) -> None:
+    assert condenset("run", toy, *RUN, "--method", "dm", "--seed", 1, "--out", "b").code == 0
+    contents = [collect_content(finished), collect_content(Path("b"))]
+    merged = merge_contents(contents, [finished, Path("b")])
+    labels = ["random, 2 per class (a)", "dm, 2 per class (a)", "dm, 2 per class (b)"]
+    assert [item.label for item in merged.sets] == labels
+    assert [record["label"] for record in merged.records] == labels
+    assert merged.settings["b: seed"] == "1"
+    assert list(merged.recipes) == ["a/recipe.toml", "b/recipe.toml"]
+    with pytest.raises(UserError, match="a report of several runs needs a file"):
+        cs.write_report([finished, "b"])
+    write_npz(Path("other.npz"), seed=5)
+    assert condenset("run", "other.npz", *RUN, "--method", "dm", "--out", "c").code == 0
+    with pytest.raises(UserError, match="the runs of one report must be on one dataset"):
+        cs.write_report([finished, "c"], "page.html", verbose=False)
+    assert not Path("page.html").exists()
+
+
+def test_report_of_an_evaluation(condenset: CommandRunner, finished: Path) -> None:
+    sets = finished / "sets"
+    assert condenset("evaluate", sets, *TINY_EVALUATION, "--device", "cpu", "--out", "e").code == 0
+    page = cs.write_report("e", verbose=False).read_text()
+    assert "Evaluation e" in page and "dm-2 on convnet(width=8, depth=1)" in page
+    assert '<section id="classes"' in page
