@@ -1,0 +1,63 @@
+"""Draw pictures of the guides.
+
+python docs/tools/charts.py    # after the records of CIFAR-10 or the augmentation have changed
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+from PIL import Image, ImageDraw, ImageFont
+
+import condenset as cs
+from condenset.report.charts import save_comparison
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from records import Record, read_records
+
+IMAGES = Path(__file__).parents[1] / "images"
+FILES = ("cifar10-compare.json", "cifar10.json", "fast-cifar10.json")
+OPERATIONS = ("original", "color", "crop", "cutout", "flip", "scale", "rotate")
+ROWS_OF_SET = [3, 13, 47, 72, 83, 91]
+SIDE, GAP, LABEL_WIDTH = 64, 4, 90  # pixels
+
+
+def select_points() -> list[Record]:
+    """Return one record per method and size, scored by the default protocol, and that of the whole dataset."""
+    points: dict[tuple[str, object], Record] = {}
+    for record in (record for name in FILES for record in read_records(name)):
+        fits = record.get("test", "default") == "default" and record["norm"] == "instance"
+        if record["method"] == "whole":
+            points["whole", None] = {**record, "ipc": None}
+        elif fits and record["ipc"] in (1, 10, 50) and record["network"] == "convnet" and record["method"] != "dd":
+            points.setdefault((record["method"], record["ipc"]), record)
+    return list(points.values())
+
+
+def draw_augmentation(path: Path) -> None:
+    """Draw learned images of CIFAR-10, and below them what each operation makes of them."""
+    condensed = cs.load_condensed("cifar10-dm-10")
+    inputs = condensed.normalize(condensed.images[ROWS_OF_SET].clamp(0, 1))
+    mean, std = (torch.tensor(values)[:, None, None] for values in (condensed.mean, condensed.std))
+    generator = torch.Generator().manual_seed(3)
+    step = SIDE + GAP
+    picture = Image.new("RGB", (LABEL_WIDTH + len(inputs) * step, len(OPERATIONS) * step), "white")
+    for row, operation in enumerate(OPERATIONS):
+        images = inputs if row == 0 else condensed.augment(inputs, operation, generator=generator)
+        pixels = ((images * std + mean).clamp(0, 1) * 255).round().byte().permute(0, 2, 3, 1).numpy()
+        place = (6, row * step + SIDE // 2 - 8)
+        ImageDraw.Draw(picture).text(place, operation, fill="black", font=ImageFont.load_default(14))
+        for column, image in enumerate(pixels):
+            tile = Image.fromarray(image).resize((SIDE, SIDE), Image.Resampling.NEAREST)
+            picture.paste(tile, (LABEL_WIDTH + column * step, row * step))
+    picture.save(path, optimize=True)
+
+
+if __name__ == "__main__":
+    chart = IMAGES / "choose-method.png"
+    save_comparison(select_points(), "CIFAR-10, one H200", chart)
+    chart.with_suffix(".svg").unlink()  # the page shows the smaller file
+    draw_augmentation(IMAGES / "augmentation.png")
