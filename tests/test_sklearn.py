@@ -64,6 +64,12 @@ def test_images_keep_their_shape(shape: tuple[int, ...]) -> None:
     np.testing.assert_array_equal(flat, X_small.reshape(4, -1))
 
 
+def test_learned_bools_are_rounded() -> None:
+    X = np.random.default_rng(0).random((20, 16)) < 0.3
+    X_small, _ = Condenser("dm", ipc=2, options=QUICK, device="cpu").fit_resample(X, np.arange(20) % 2)
+    assert X_small.dtype == np.bool_ and 0.1 < X_small.mean() < 0.5
+
+
 def test_other_numbers_of_features_are_padded() -> None:
     X = np.random.default_rng(0).normal(size=(8, 7)).astype(np.float32)
     X_small, _ = Condenser("random", ipc=1).fit_resample(X, np.arange(8) % 2)
@@ -85,6 +91,7 @@ def test_data_frames_stay_data_frames() -> None:
     [
         (np.zeros((4, 12)), {"image_shape": (3, 3)}, r"image_shape must be \(H, W\).*with 12 values, but got \(3, 3\)"),
         (np.zeros((4, 12)), {"image_shape": (3, 4)}, "X must contain square images of 1 or 3 channels"),
+        (np.zeros((4, 16)), {"image_shape": 4}, r"image_shape must be \(H, W\).*with 16 values, but got 4"),
         (np.zeros((4, 2, 2)), {"image_shape": (4,)}, r"image_shape must be None or \(2, 2\)"),
         (np.zeros((4, 4)), {"method": "dn"}, "method must be one of"),
         (np.zeros((4, 4)), {"ipc": 0}, "must be a whole number, 1 or more"),

@@ -152,9 +152,9 @@ class _Scale:
         return pixels
 
     def from_pixels(self, unit_values: NDArray[Any]) -> NDArray[Any]:
-        """Return values in the dtype of X; those of whole numbers are rounded and limited to their range."""
+        """Return values in the dtype of X; whole numbers and bools are rounded and limited to their range."""
         values = unit_values.astype(np.float64) * self.range + self.low
-        if self.dtype.kind in "iu":
+        if self.dtype.kind in "iub":
             values = values.round().clip(self.low, self.low + self.range)
         result: NDArray[Any] = values.astype(self.dtype)
         return result
@@ -168,7 +168,7 @@ def _image_shape(sample_shape: tuple[int, ...], image_shape: Sequence[int] | Non
         return sample_shape
     (num_features,) = sample_shape
     if image_shape is not None:
-        is_shape = len(image_shape) in (2, 3) and all(map(is_int, image_shape))
+        is_shape = not is_int(image_shape) and len(image_shape) in (2, 3) and all(map(is_int, image_shape))
         rule = f"image_shape must be (H, W), (C, H, W) or (H, W, C) with {num_features} values"
         check(is_shape and math.prod(image_shape) == num_features, rule, image_shape)
         return tuple(image_shape)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -112,19 +113,32 @@ def test_snapshots_are_scored_once(finished: Path, monkeypatch: pytest.MonkeyPat
 def test_several_runs_on_one_dataset_share_a_page(condenset: CommandRunner, finished: Path, toy: Path) -> None:
     assert condenset("run", toy, *RUN, "--method", "dm", "--seed", 1, "--out", "b").code == 0
     contents = [collect_content(finished), collect_content(Path("b"))]
+    scores = [{"label": "dm, 2 per class", "step": 0, "seconds": 0.0, "accuracy": 0.5}]
+    contents = [dataclasses.replace(content, snapshot_scores=scores) for content in contents]
     merged = merge_contents(contents, [finished, Path("b")])
+    assert [score["label"] for score in merged.snapshot_scores] == ["dm, 2 per class (a)", "dm, 2 per class (b)"]
     labels = ["random, 2 per class (a)", "dm, 2 per class (a)", "dm, 2 per class (b)"]
     assert [item.label for item in merged.sets] == labels
     assert [record["label"] for record in merged.records] == labels
     assert merged.settings["b: seed"] == "1"
     assert list(merged.recipes) == ["a/recipe.toml", "b/recipe.toml"]
+    merged = merge_contents(contents, [Path("x/a"), Path("y/a")])
+    assert [item.label for item in merged.sets][1:] == ["dm, 2 per class (x/a)", "dm, 2 per class (y/a)"]
     with pytest.raises(UserError, match="a report of several runs needs a file"):
         cs.write_report([finished, "b"])
+    with pytest.raises(UserError, match="the runs of one report must be different, but got b, b"):
+        cs.write_report(["b", "b"], "page.html")
     write_npz(Path("other.npz"), seed=5)
     assert condenset("run", "other.npz", *RUN, "--method", "dm", "--out", "c").code == 0
     with pytest.raises(UserError, match="the runs of one report must be on one dataset"):
         cs.write_report([finished, "c"], "page.html", verbose=False)
     assert not Path("page.html").exists()
+
+
+def test_empty_table_of_an_experiment_is_left_out(condenset: CommandRunner, finished: Path) -> None:
+    assert condenset("evaluate", finished, *TINY_EVALUATION, "--device", "cpu", "--out", "e").code == 0
+    Path("e/table.md").touch()
+    assert collect_content(Path("e")).table == []
 
 
 def test_report_of_an_evaluation(condenset: CommandRunner, finished: Path) -> None:

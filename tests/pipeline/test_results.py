@@ -45,6 +45,8 @@ def test_invalid_seconds_are_unknown(seconds: object) -> None:
         {"accuracies": [2]},
         {"condense_seconds": "1"},
         {"together": 3},
+        {"images": "ten"},
+        {"storage_bytes": [1]},
         {"accuracy_std": None},
     ],
 )

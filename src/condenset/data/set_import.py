@@ -23,6 +23,7 @@ from condenset.errors import UserError, check, check_path, option
 from condenset.io.user_directories import expand_user
 
 NONE = "none"  # normalisation of images that are stored as pixels in 0..1
+MAX_CLASSES = 1_000_000  # of a file without class names, which have to be made
 PIXEL_RANGE, MAX_SHARE_OUTSIDE = (-1.0, 2.0), 0.01  # beyond it, the normalisation is probably wrong
 
 
@@ -133,6 +134,7 @@ def _build_set(
     names = tuple(content.class_names or ())
     if content.class_names is None:
         num_classes = labels.shape[1] if labels.ndim == 2 else int(labels.max()) + 1 if len(labels) else 0
+        check(num_classes <= MAX_CLASSES, f"labels must be class indices less than {MAX_CLASSES}", num_classes - 1)
         names = tuple(map(str, range(max(num_classes, source.num_classes if source else 0))))
     provenance = dict(content.provenance) or {"source": file.name}
     if source is not None:

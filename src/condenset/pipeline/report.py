@@ -6,8 +6,9 @@ import contextlib
 import dataclasses
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from condenset.data.image_data import Splits
 from condenset.errors import UserError, check_path, option
@@ -17,6 +18,7 @@ from condenset.io.progress import NullProgress, make_progress
 from condenset.pipeline.config import read_plan
 from condenset.pipeline.datasets import reload_data
 from condenset.pipeline.report_content import collect_content
+from condenset.pipeline.sets import shortest_names
 from condenset.pipeline.snapshot_scores import score_snapshots
 from condenset.report.html import ReportContent, render_report
 from condenset.runs.context import RunContext
@@ -59,6 +61,8 @@ def write_report(
     if not directories:
         raise UserError("a report needs at least one run directory")
     path = _choose_file(directories, out, overwrite=overwrite)
+    if len({directory.resolve() for directory in directories}) < len(directories):
+        raise UserError(f"the runs of one report must be different, but got {', '.join(map(str, directories))}")
     progress = make_progress(verbose)
     for directory in directories if num_networks else ():
         plan = read_plan(directory / "recipe.toml")
@@ -128,14 +132,14 @@ def merge_contents(contents: Sequence[ReportContent], directories: Sequence[Path
     prints = {str(item.condensed.provenance.get("fingerprint")) for content in contents for item in content.sets}
     if len(prints) != 1 or not all(content.sets for content in contents):
         raise UserError("the runs of one report must be on one dataset: write a report for each run")
-    names = [directory.resolve().name for directory in directories]
+    names = shortest_names([directory.resolve() for directory in directories])
     pairs = list(zip(contents, names, strict=True))
     first = max(contents, key=lambda item: (item.train is not None, any(r["method"] == "whole" for r in item.records)))
     wholes = [record for content in contents for record in content.records if record.get("method") == "whole"]
     return dataclasses.replace(
         first,
         records=[
-            {**record, "label": f"{record['label']} ({name})", "run": name}
+            {**_add_name(record, name), "run": name}
             for content, name in pairs
             for record in content.records
             if record.get("method") != "whole"
@@ -146,8 +150,14 @@ def merge_contents(contents: Sequence[ReportContent], directories: Sequence[Path
             for content, name in pairs
             for item in content.sets
         ],
-        steps=[{**step, "label": f"{step['label']} ({name})"} for content, name in pairs for step in content.steps],
+        steps=[_add_name(step, name) for content, name in pairs for step in content.steps],
+        snapshot_scores=[_add_name(score, name) for content, name in pairs for score in content.snapshot_scores],
         notices=[f"{name}: {notice}" for content, name in pairs for notice in content.notices],
         settings={f"{name}: {label}": text for content, name in pairs for label, text in content.settings.items()},
         recipes={f"{name}/{file}": text for content, name in pairs for file, text in content.recipes.items()},
     )
+
+
+def _add_name(record: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return a record whose label names the run."""
+    return {**record, "label": f"{record['label']} ({name})"}

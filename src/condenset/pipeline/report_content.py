@@ -100,9 +100,10 @@ def _read_curve(directory: Path, plan: Plan, records: list[Record]) -> list[Reco
         points = [{**score, "label": name_job(job.method, job.ipc)} for score in scores if score["job"] == job.name]
         finals = [record for record in records if job_name(record["method"], record["ipc"]) == job.name]
         for record in finals if points else ():
-            if "accuracy_mean" in record and record["condense_seconds"] is not None:
+            step = record.get("iterations")
+            if "accuracy_mean" in record and record["condense_seconds"] is not None and is_int(step):
                 fields = {"seconds": record["condense_seconds"], "accuracy": record["accuracy_mean"]}
-                points.append({"label": points[0]["label"], "step": record.get("iterations"), **fields})
+                points.append({"label": points[0]["label"], "step": step, **fields})
         curve += sorted(points, key=lambda point: point["seconds"])
     return curve
 
@@ -208,7 +209,7 @@ def _read_table(path: Path) -> tuple[str, list[list[str]]]:
     """Return the title and the rows of the table of an experiment; nothing if there is none."""
     if not path.is_file():
         return "", []
-    title, *lines = read_file(path, MAX_TOML_BYTES).decode(errors="replace").splitlines()
+    title, *lines = read_file(path, MAX_TOML_BYTES).decode(errors="replace").splitlines() or [""]
     rows = [
         [cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", line.strip()[1:-1])]
         for line in lines

@@ -176,6 +176,8 @@ def _is_valid_field(name: str, value: object) -> bool:
             return value is None or is_number(value)
         case "seconds":
             return is_number(value)
+        case "images" | "storage_bytes":
+            return value is None or is_int(value)
         case "accuracy_mean" | "accuracy_std":
             return is_fraction(value)
         case "balanced_accuracy":

@@ -18,6 +18,7 @@ from condenset.io.metadata import read_json
 from condenset.pipeline.config import read_plan
 from condenset.pipeline.results import RECORD_FIELDS, SCORE_FIELDS, is_record
 from condenset.runs.directory import is_run_directory
+from condenset.training.scores import format_accuracy
 
 MAX_CLASS_NAMES = 5  # in set_summary
 SUMMARY_FIELDS = ("dataset", "source", "method", "seed", "seconds", "hardware", "version")  # provenance in set_summary
@@ -71,8 +72,7 @@ def find_scores(condensed: CondensedSet, file: Path) -> str | None:
             is_record(record, (*RECORD_FIELDS, *SCORE_FIELDS))
             and (record["method"], record["ipc"], record.get("seed")) == key
         ):
-            networks = f"{len(record['accuracies'])} × {record['network']}"
-            return f"{100 * record['accuracy_mean']:.1f} ± {100 * record['accuracy_std']:.1f} % ({networks})"
+            return f"{format_accuracy(record)} % ({len(record['accuracies'])} × {record['network']})"
     return None
 
 

@@ -59,6 +59,13 @@ def write_tar(path: Path, **members: bytes | tarfile.TarInfo) -> None:
                 tar.addfile(info, io.BytesIO(content))
 
 
+def sparse(name: str) -> tarfile.TarInfo:
+    """Return a member of 4 KiB without content."""
+    info = tarfile.TarInfo(name)
+    info.type, info.pax_headers = tarfile.REGTYPE, {"GNU.sparse.map": "0,0", "GNU.sparse.size": "4096"}
+    return info
+
+
 def link(name: str) -> tarfile.TarInfo:
     info = tarfile.TarInfo(name)
     info.type, info.linkname = tarfile.SYMTYPE, "/etc/passwd"
@@ -83,6 +90,7 @@ PT_FILES: dict[str, Callable[[Path], object]] = {
     "NaN": lambda path: torch.save([torch.full((2, 1, 2, 2), torch.nan), torch.arange(2)], path),
     "complex": lambda path: torch.save([torch.rand(1, 1, 2, 2, dtype=torch.cfloat).conj(), torch.arange(1)], path),
     "vectors": lambda path: torch.save([torch.rand(2, 4), torch.arange(2)], path),
+    "huge labels": lambda path: torch.save([torch.rand(2, 1, 2, 2), torch.tensor([0, 1_000_000])], path),
     "no images": lambda path: torch.save([torch.rand(0, 1, 2, 2), torch.arange(0)], path),
 }
 
@@ -149,7 +157,7 @@ def test_npy_arrays(kind: str, name: str, tmp_path: Path, user_error: ExpectUser
         {"/00000000.npy": b""},
         {"00000000.npy": link("00000000.npy")},
         {"00000000.json": b'{"label": 0}'},
-        {"00000000.npy": b"", "00000000.json": b"[" * 100_000},
+        {"00000000.json": b"[" * 100_000, "00000000.npy": npy_header((1, 1, 1)) + b"0000"},
         {"00000000.json": b"1", "00000000.npy": npy_header((1, 1, 1)) + b"0000"},
     ],
     ids=["parent", "absolute", "link", "no image", "deep", "no object"],
@@ -160,6 +168,13 @@ def test_webdataset_shards(members: dict[str, Any], tmp_path: Path, user_error: 
     with user_error(str(path)):
         cs.import_set(path)
     assert [item.name for item in tmp_path.iterdir()] == ["out"]
+
+
+def test_sparse_members_are_refused(tmp_path: Path, user_error: ExpectUserError) -> None:
+    path = export(make_set(), "webdataset", tmp_path)
+    write_tar(path / "set-000000.tar", **{"00000000.npy": sparse("00000000.npy")})
+    with user_error("members must be files such as 00000000.npy"):
+        cs.import_set(path)
 
 
 def test_damaged_shards(tmp_path: Path, user_error: ExpectUserError) -> None:
@@ -184,6 +199,28 @@ def test_damaged_arrow_files(tmp_path: Path, user_error: ExpectUserError) -> Non
     file.write_bytes(content)
     edit_metadata(path, images=[2**30, 3, 8, 8])
     with user_error("must contain images of the shape"):
+        cs.import_set(path)
+
+
+@pytest.mark.parametrize("kind", ["text", "bool", "views", "runs", "no rows"])
+def test_arrow_columns_that_are_not_numbers(kind: str, tmp_path: Path, user_error: ExpectUserError) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    path, numbers = export(make_set(), "hf", tmp_path), pyarrow.array([0.5] * 192, pyarrow.float32())
+    columns = {
+        "text": lambda: pyarrow.array(["a"] * 4),
+        "bool": lambda: pyarrow.array([[True] * 192] * 4),
+        "views": lambda: pyarrow.ListViewArray.from_arrays(
+            pyarrow.array([0] * 4, pyarrow.int32()), pyarrow.array([192] * 4, pyarrow.int32()), numbers
+        ),
+        "runs": lambda: pyarrow.RunEndEncodedArray.from_arrays(pyarrow.array([4], pyarrow.int32()), numbers[:1]),
+        "no rows": lambda: pyarrow.array([], pyarrow.list_(pyarrow.float32())),
+    }
+    column = columns[kind]()
+    table = pyarrow.table({"pixels": column, "label": np.zeros(len(column), np.int64)})
+    file = str(path / "data-00000-of-00001.arrow")
+    with pyarrow.OSFile(file, "wb") as sink, pyarrow.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    with user_error(str(path)):
         cs.import_set(path)
 
 

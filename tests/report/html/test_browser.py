@@ -81,6 +81,20 @@ def expect(locator: Any) -> Any:
     return expect(locator)
 
 
+def hover(page: Any, selector: str, text: str) -> None:
+    """Point at a mark until its tooltip appears: a chart above may still be drawn and move the mark away."""
+    tooltip = page.locator("#tooltip")
+    for attempt in range(10):
+        page.mouse.move(0, 0)
+        page.locator(selector).hover(force=True)
+        try:
+            expect(tooltip).to_contain_text(text, timeout=2_000)
+            return
+        except AssertionError:
+            if attempt == 9:
+                raise
+
+
 def test_slider_shows_earlier_images(opened: OpenPage) -> None:
     page, slider = opened.page, opened.page.locator("#step")
     assert page.locator("#step-label").inner_text() == "final"
@@ -112,12 +126,10 @@ def test_filter_shows_one_class_and_its_name_is_text(opened: OpenPage) -> None:
 def test_hovering_a_point_of_the_map_shows_its_image(opened: OpenPage) -> None:
     page, tooltip = opened.page, opened.page.locator("#tooltip")
     assert not tooltip.is_visible()
-    page.locator("#chart-map .mark-symbol.role-mark path").last.hover(force=True)
-    tooltip.wait_for()
+    hover(page, "#chart-map .mark-symbol.role-mark path >> nth=-1", "synthetic")
     assert tooltip.inner_text() == f"{SCRIPT}, synthetic"
     assert opened.background("#tooltip .picture").startswith('url("blob:')
-    page.locator("#chart-confusion .mark-rect.role-mark path").first.hover(force=True)
-    expect(tooltip).to_contain_text("predicted class: cat")
+    hover(page, "#chart-confusion .mark-rect.role-mark path >> nth=0", "predicted class: cat")
     expect(tooltip).to_contain_text("90.0")
 
 

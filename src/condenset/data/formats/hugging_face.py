@@ -47,13 +47,13 @@ def write_hugging_face(content: SetContent, directory: Path, *, verbose: bool) -
     if content.labels.ndim == 2:
         columns["soft_label"] = content.labels
         features["soft_label"] = datasets.List(datasets.Value("float32"), length=num_classes)
-    had_bars = datasets.utils.are_progress_bars_disabled()
+    were_disabled = datasets.utils.are_progress_bars_disabled()
     datasets.disable_progress_bars()
     try:
         dataset = datasets.Dataset.from_dict(columns, datasets.Features(features))
         dataset.save_to_disk(directory)
     finally:
-        if not had_bars:
+        if not were_disabled:
             datasets.enable_progress_bars()
     (directory / METADATA).write_text(content.to_json("hf"), encoding="utf-8")
     (directory / "README.md").write_text(make_card(content), encoding="utf-8")
@@ -117,17 +117,20 @@ def _field_offset(header: bytes, table: int, field: int) -> int:
 
 
 def _read_column(tables: list[Any], name: str, directory: Path) -> NDArray[Any]:
-    """Return the numbers of a column, flattened."""
-    parts = []
+    """Return the numbers of a column, flattened. Other types can be far larger in memory than in the file."""
+    types, parts = _import("pyarrow.types"), []
+    list_types = (types.is_list, types.is_large_list, types.is_fixed_size_list)
     for table in tables:
         check(name in table.column_names, f"the dataset in {directory} must have the column {name}", table.column_names)
         for chunk in table.column(name).chunks:
             values = getattr(chunk, "storage", chunk)
-            while hasattr(values, "flatten") and hasattr(values.type, "value_type"):
+            while any(is_list(values.type) for is_list in list_types):
                 values = values.flatten()
+            is_number = types.is_integer(values.type) or types.is_floating(values.type)
+            check(is_number, f"the column {name} in {directory} must be numbers", str(values.type))
             check(values.null_count == 0, f"the column {name} in {directory} must have no missing values", None)
             parts.append(values.to_numpy())
-    return np.concatenate(parts)
+    return np.concatenate(parts) if parts else np.zeros(0)
 
 
 def _import(name: str) -> Any:

@@ -73,7 +73,7 @@ def read_webdataset(directory: Path) -> SetContent:
                     labels.append(sample["json"].get("soft_label", sample["json"]["label"]))
             except UserError as error:
                 raise UserError(f"{path}: {error}") from None
-            except (OSError, EOFError, KeyError, AttributeError, ValueError, tarfile.TarError) as error:
+            except (OSError, EOFError, KeyError, AttributeError, ValueError, RecursionError, tarfile.TarError) as error:
                 raise UserError(f"{path} is not a shard of a condensed set: {format_error(error)}") from None
     check(len({image.shape for image in images}) == 1, f"the images in {directory} must have one shape", len(images))
     try:
@@ -89,7 +89,8 @@ def _read_samples(file: IO[bytes], file_bytes: int) -> list[dict[str, Any]]:
     with tarfile.open(fileobj=file, mode="r:") as tar:
         for member in tar:
             match = MEMBER_NAME.fullmatch(member.name)
-            check(match is not None and member.isreg(), "members must be files such as 00000000.npy", member.name)
+            is_file = member.isreg() and not member.issparse()  # a sparse file can be far larger than the shard
+            check(match is not None and is_file, "members must be files such as 00000000.npy", member.name)
             check(member.size <= file_bytes, "members must not be larger than the file", member.size)
             assert match is not None
             source = tar.extractfile(member)

@@ -10,13 +10,14 @@ from torch import Tensor
 
 from condenset.data.image_data import ImageData
 from condenset.report.html.content import ReportContent, ReportedSet
-from condenset.report.html.neighbours import find_neighbours, read_pixels
+from condenset.report.html.neighbours import find_neighbours, read_pixels, sample_evenly
 from condenset.report.html.sprites import LOSSLESS, Sprite
 from condenset.runs.snapshots import choose_images, hard_labels, to_pixels
 
 MAX_PIXEL_BYTES = 4 << 20  # of all sets together; beyond it, the first images of every class are shown
 MAX_SNAPSHOT_BYTES = 20 << 20  # beyond it, every second snapshot is left out
 MAX_PAGE_BYTES = 2_850_000  # of encoded images; base64 adds a third
+SAMPLE_BYTES = 1 << 18  # of the pixels that are encoded to estimate a size
 # Quality of the final images, the snapshots and the real images. The first level that fits the page is used.
 QUALITIES = ((LOSSLESS, 75, 75), (LOSSLESS, 50, 50), (90, 50, 50), (75, 35, 35), (60, 20, 20), (40, 10, 10), (20, 0, 0))
 
@@ -93,12 +94,16 @@ class Gallery:
 
 
 def _estimate_bytes(group: Sequence[tuple[str, Sprite]], quality: int) -> float:
-    """Estimate the encoded bytes of sprites from the largest one, the last of them: early iterates are smoother."""
+    """Estimate the encoded bytes of sprites from images of the largest one, the last of them.
+
+    Early iterates are smoother. Encoding all images at all qualities would take seconds.
+    """
     if not group:
         return 0.0
-    largest = max(reversed(group), key=lambda item: item[1].images.numel())[1]
+    images = max(reversed(group), key=lambda item: item[1].images.numel())[1].images
+    sample = Sprite(images[sample_evenly(torch.arange(len(images)), max(1, SAMPLE_BYTES // images[0].nbytes))])
     num_pixels = sum(sprite.images.numel() for _, sprite in group)
-    return len(largest.encode(quality)) * num_pixels / largest.images.numel()
+    return len(sample.encode(quality)) * num_pixels / sample.images.numel()
 
 
 def _count_snapshot_bytes(shown: ShownSet) -> int:
