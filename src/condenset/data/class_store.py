@@ -17,12 +17,15 @@ from condenset.kernels import augment as augment_kernel
 class ImageBatch(NamedTuple):
     """Images on the device, and which of them form a batch."""
 
-    images_NCHW: Tensor  # uint8
+    images_NCHW: Tensor  # uint8, or whitened images in float32
     indices: Tensor  # of any shape, into the images
 
 
 class ClassStore:
-    """The images of a dataset as uint8 in class order on one device. Batches are normalised when they are taken."""
+    """The images of a dataset as uint8 in class order on one device. Batches are normalised when they are taken.
+
+    With a whitening, the images are stored whitened, as float32.
+    """
 
     def __init__(self, data: ImageData, device: torch.device) -> None:
         self.image_shape = tuple(data.images.shape[1:])
@@ -34,11 +37,17 @@ class ClassStore:
         self._stream_ids_K = torch.tensor(data.class_stream_ids, device=device) if data.class_stream_ids else None
         mean, std = (torch.tensor(v, device=device) for v in (data.mean, data.std))
         self._scale_C, self._shift_C = 1 / (255 * std), -mean / std
+        self.whitening = data.whitening
         self._store_images(data, device)
 
     def _store_images(self, data: ImageData, device: torch.device) -> None:
         order = class_order(data.labels)
-        self.images_NCHW = (data.images if order is None else data.images[order]).to(device).contiguous()
+        images_NCHW = data.images if order is None else data.images[order]
+        if self.whitening is not None:  # once, because it takes longer than the normalisation
+            self.images_NCHW = self.whitening.apply_in_blocks(images_NCHW, device)
+            self._scale_C, self._shift_C = torch.ones_like(self._scale_C), torch.zeros_like(self._shift_C)
+        else:
+            self.images_NCHW = images_NCHW.to(device).contiguous()
 
     def stream_ids(self, classes_K: Tensor) -> Tensor:
         """Return (K,) ids of the random streams of these classes."""
@@ -81,12 +90,17 @@ class ClassStore:
 
     def normalize(self, batch: ImageBatch) -> Tensor:
         """Return the images of a batch as float32, normalised."""
+        if batch.images_NCHW.dtype == torch.float32:
+            return batch.images_NCHW[batch.indices]
         pixels = batch.images_NCHW[batch.indices].float()
+        if self.whitening is not None:  # a batch that was read from a file
+            return self.whitening.apply(pixels / 255)
         return pixels * self._scale_C[:, None, None] + self._shift_C[:, None, None]
 
     def augment(self, batch: ImageBatch, transform: Transform, dtype: torch.dtype) -> Tensor:
         """Return the (K, B, C, H, W) images of a batch, normalised, with one augmentation per class."""
-        if kernels.available(batch.images_NCHW):
+        is_streamed = self.whitening is not None and batch.images_NCHW.dtype == torch.uint8
+        if kernels.available(batch.images_NCHW) and not is_streamed:
             return augment_kernel.take_augmented(*batch, transform, self._scale_C, self._shift_C, dtype)
         return augment.apply(transform, self.normalize(batch), dtype)
 

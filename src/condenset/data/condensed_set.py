@@ -27,8 +27,9 @@ from condenset.data.image_data import (
 )
 from condenset.data.ipc import format_ipc
 from condenset.data.partition import MAX_FACTOR, check_compact, decode_labels, decode_partition
-from condenset.data.set_checks import check_labels, check_step_sizes
+from condenset.data.set_checks import check_labels, check_step_sizes, check_stored_images, check_whitening
 from condenset.data.transform import augment_inputs, normalize, normalize_pixels
+from condenset.data.whitening import Whitening, read_whitening
 from condenset.errors import UserError, check, check_int, check_type, format_error, option
 from condenset.io.directories import wrap_os_errors
 from condenset.io.files import write_tensors
@@ -54,9 +55,9 @@ class CondensedSet(ExportMethods, Dataset[tuple[Tensor, Tensor]]):
         mean, std: Normalisation constants per channel.
         step_sizes: (T,) float32 sizes of the gradient-descent steps that were learned with the images, or None.
         provenance: How the set was made: method, recipe, seed, version, fingerprint of the source data, seconds, …
-        compact: The stored images, which have `partition` x `partition` parts. Each part decodes to one of `images`.
-            None: `images` are stored.
+        compact: The stored images, each part of which decodes to one of `images`. None: `images` are stored.
         partition: Parts per side of a stored image.
+        whitening: ZCA whitening that networks expect in place of the normalisation. None: images are normalised.
 
     Raises:
         UserError: A tensor has a wrong shape, dtype or value.
@@ -80,6 +81,7 @@ class CondensedSet(ExportMethods, Dataset[tuple[Tensor, Tensor]]):
     provenance: Mapping[str, Any] = field(default_factory=dict)
     compact: Tensor | None = None
     partition: int = 1
+    whitening: Whitening | None = None
 
     @classmethod
     def decode(cls, compact: Tensor, *, labels: Tensor, partition: int = 1, **fields: Any) -> CondensedSet:
@@ -130,13 +132,10 @@ class CondensedSet(ExportMethods, Dataset[tuple[Tensor, Tensor]]):
         check(isinstance(recipe, Mapping), "the recipe in the provenance must be a mapping", type(recipe).__name__)
         check(bool(torch.isfinite(images).all()), "images must be finite", "NaN or infinity")
         check_labels(self.labels, len(images), self.num_classes)
-        if self.compact is not None:
-            check_compact(self.compact, self.partition)
-            num = len(self.compact) * self.partition**2
-            check(len(images) == num, f"images must be the {num} images that the stored ones decode to", len(images))
+        check_stored_images(self.compact, self.partition, len(images))
         check_normalization(self)
-        if self.step_sizes is not None:
-            check_step_sizes(self.step_sizes)
+        check_whitening(self.whitening, images)
+        check_step_sizes(self.step_sizes)
 
     def __len__(self) -> int:
         return len(self.images)
@@ -164,16 +163,20 @@ class CondensedSet(ExportMethods, Dataset[tuple[Tensor, Tensor]]):
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """A hash of images, labels and step sizes, computed once. The source data's fingerprint is in `provenance`."""
-        steps = () if self.step_sizes is None else (self.step_sizes,)
-        return hash_tensors(tuple(self.images.shape), self.labels, self.images, *steps)
+        """A hash of all tensors, computed once. The source data's fingerprint is in `provenance`."""
+        return hash_tensors(tuple(self.images.shape), self.labels, self.images, *self._optional_tensors.values())
+
+    @property
+    def _optional_tensors(self) -> dict[str, Tensor]:
+        steps = {} if self.step_sizes is None else {"step_sizes": self.step_sizes}
+        return steps if self.whitening is None else steps | self.whitening.tensors
 
     def normalized(self) -> Tensor:
-        """Return the images as networks expect them, without augmentation: (images - mean) / std."""
-        return normalize(self.images, self.mean, self.std)
+        """Return the images as networks expect them, without augmentation: (images - mean) / std, or whitened."""
+        return normalize(self.images, self.mean, self.std, self.whitening)
 
     def normalize(self, pixels: Tensor) -> Tensor:
-        """Return (pixels - mean) / std, which networks expect.
+        """Return (pixels - mean) / std, or whitened pixels, which networks expect.
 
         Args:
             pixels: (N, C, H, W), uint8 or floats in 0..1.
@@ -184,7 +187,7 @@ class CondensedSet(ExportMethods, Dataset[tuple[Tensor, Tensor]]):
         Raises:
             UserError: The pixels have another shape, dtype or range.
         """
-        return normalize_pixels(pixels, self.mean, self.std)
+        return normalize_pixels(pixels, self.mean, self.std, self.whitening)
 
     def augment(
         self, inputs: Tensor, strategy: str = DEFAULT_STRATEGY, *, generator: torch.Generator | None = None
@@ -248,9 +251,7 @@ class CondensedSet(ExportMethods, Dataset[tuple[Tensor, Tensor]]):
         if not overwrite and Path(path).exists():
             replace = option("overwrite", True)
             raise UserError(f"{path} exists already; choose another name or overwrite it with {replace}")
-        tensors = {"images": self.stored_images, "labels": self.stored_labels}
-        if self.step_sizes is not None:
-            tensors["step_sizes"] = self.step_sizes
+        tensors = {"images": self.stored_images, "labels": self.stored_labels, **self._optional_tensors}
         try:
             text = json.dumps(metadata)
         except (TypeError, ValueError, RecursionError) as error:
@@ -285,6 +286,7 @@ class CondensedSet(ExportMethods, Dataset[tuple[Tensor, Tensor]]):
                 std=metadata["std"],
                 step_sizes=tensors["step_sizes"].clone() if "step_sizes" in tensors else None,
                 provenance=dict(metadata["provenance"]),
+                whitening=read_whitening(tensors),
             )
         except UserError as error:
             raise UserError(f"{path}: {error}") from None

@@ -15,6 +15,7 @@ from torch.utils.data import Dataset
 
 from condenset.augment import DEFAULT_STRATEGY
 from condenset.data.transform import augment_inputs, normalize, normalize_pixels, to_unit_range
+from condenset.data.whitening import Whitening
 from condenset.errors import UserError, check, check_type, option
 
 
@@ -55,6 +56,7 @@ class ImageData(Dataset[tuple[Tensor, Tensor]]):
         file: The .npy file that the images are mapped from, or the images that these were selected from. Empty: the
             images are in memory.
         whole: The dataset that these classes were taken from by `take_classes`. None: this is a whole dataset.
+        whitening: ZCA whitening in place of the normalisation. None: images are normalised.
 
     Raises:
         UserError: The images or labels have a wrong shape, dtype or value.
@@ -85,6 +87,7 @@ class ImageData(Dataset[tuple[Tensor, Tensor]]):
     class_stream_ids: tuple[int, ...] = ()
     file: str = ""
     whole: WholeDataset | None = None
+    whitening: Whitening | None = None
 
     def __post_init__(self) -> None:
         check_dense("images", self.images)
@@ -155,11 +158,11 @@ class ImageData(Dataset[tuple[Tensor, Tensor]]):
 
     def normalized(self) -> Tensor:
         """Return all images as networks expect them: (N, C, H, W) float32, four times the memory of `images`."""
-        return normalize(to_unit_range(self.images), self.mean, self.std)
+        return normalize(to_unit_range(self.images), self.mean, self.std, self.whitening)
 
     def normalize(self, pixels: Tensor) -> Tensor:
-        """Return (pixels - mean) / std. Pixels are (N, C, H, W), uint8 or floats in 0..1."""
-        return normalize_pixels(pixels, self.mean, self.std)
+        """Return (pixels - mean) / std, or whitened pixels. Pixels are (N, C, H, W), uint8 or floats in 0..1."""
+        return normalize_pixels(pixels, self.mean, self.std, self.whitening)
 
     def augment(
         self, inputs: Tensor, strategy: str = DEFAULT_STRATEGY, *, generator: torch.Generator | None = None

@@ -1,10 +1,12 @@
-"""Check the labels and the step sizes of a condensed set."""
+"""Check the labels, the stored images, the step sizes and the whitening of a condensed set."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
+from condenset.data.partition import check_compact
+from condenset.data.whitening import Whitening
 from condenset.errors import check
 
 
@@ -22,9 +24,26 @@ def check_labels(labels: Tensor, num_images: int, num_classes: int) -> None:
         check(bool(torch.isfinite(labels).all()), "soft labels must be finite", "NaN or infinity")
 
 
-def check_step_sizes(steps: Tensor) -> None:
-    """Raise a UserError unless step sizes are a float32 vector of numbers above 0."""
+def check_stored_images(compact: Tensor | None, partition: int, num_images: int) -> None:
+    """Raise a UserError unless stored images, if there are any, decode to this number of images."""
+    if compact is not None:
+        check_compact(compact, partition)
+        num = len(compact) * partition**2
+        check(num_images == num, f"images must be the {num} images that the stored ones decode to", num_images)
+
+
+def check_step_sizes(steps: Tensor | None) -> None:
+    """Raise a UserError unless step sizes, if there are any, are a float32 vector of numbers above 0."""
+    if steps is None:
+        return
     is_vector = steps.ndim == 1 and len(steps) > 0 and steps.dtype == torch.float32
     shape = f"{steps.dtype} of shape {tuple(steps.shape)}"
     check(is_vector, "step_sizes must be a float32 vector with at least one element", shape)
     check(bool((steps.isfinite() & (steps > 0)).all()), "step_sizes must be above 0", steps.tolist())
+
+
+def check_whitening(whitening: Whitening | None, images: Tensor) -> None:
+    """Raise a UserError unless a whitening, if there is one, fits the images."""
+    if whitening is not None:
+        num, expected = images[0].numel(), len(whitening.mean)
+        check(num == expected, f"images must have the {expected} numbers of the whitening", num)

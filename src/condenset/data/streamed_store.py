@@ -36,7 +36,12 @@ def is_mapped(data: ImageData) -> bool:
 def fits_memory(data: ImageData, compute: ComputeDevice, memory_limit: int | None, share: float) -> bool:
     """Return whether the images take at most a share of the memory limit; without a limit, of the free memory."""
     usable = available_memory(compute) if memory_limit is None else memory_limit
-    return usable is None or data.images.numel() <= share * usable
+    return usable is None or stored_bytes(data) <= share * usable
+
+
+def stored_bytes(data: ImageData) -> int:
+    """Return the size of the images on a device: whitened ones are stored as float32."""
+    return data.images.numel() * (1 if data.whitening is None else torch.float32.itemsize)
 
 
 def check_images_fit(
@@ -56,7 +61,7 @@ def check_images_fit(
         return
     usable = available_memory(compute) if memory_limit is None else memory_limit
     room = f"{format_bytes(usable or 0)} {'are free' if memory_limit is None else 'is the memory limit'}"
-    needed = format_bytes(data.images.numel())
+    needed = format_bytes(stored_bytes(data))
     raise UserError(f"{user} needs all images of {data.name} on the device ({needed}), but {room}: {way_out}")
 
 

@@ -6,9 +6,9 @@ Shapes: N synthetic images, B real images, P parameters of the network, T unroll
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -21,7 +21,6 @@ from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
 from condenset.data.ipc import format_ipc
 from condenset.engine import rng
-from condenset.engine.memory import split_evenly
 from condenset.errors import check, check_choice
 from condenset.methods.common import (
     ADAM_BETAS,
@@ -37,6 +36,7 @@ from condenset.methods.common import (
 from condenset.methods.recipe import INITS, TINY_NETWORK, Recipe, check_learning_fields
 from condenset.methods.registry import Method
 from condenset.methods.samplers import build_on_meta, make_loop_step, sample_new_networks
+from condenset.methods.unrolling import differentiate_training
 from condenset.runs.context import RunContext
 from condenset.runs.loop import run_loop
 from condenset.training.learned_steps import batch_schedule
@@ -46,10 +46,6 @@ NUM_HALVINGS = 4  # of the learning rate, each after a fifth of the run, because
 MAX_STEP_SIZE = 100  # the exponential of a step size must be finite
 MAX_UNROLLED = 1000  # steps per epoch, and epochs; the memory grows with their product
 MAX_NORM_RATIO = 2.0  # largest gradient norm, relative to the norm expected from Adam's second moment
-
-Loss = Callable[[Tensor, Tensor, Tensor], Tensor]  # (weights_P, images, labels) -> loss
-AfterStep = Callable[[], None]
-Steps = Sequence[tuple[Tensor, Tensor]]  # indices of the images and step size of each training step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,87 +98,6 @@ def condense(data: ImageData, recipe: DDRecipe, run: RunContext) -> CondensedSet
         return build_condensed_set(problem.images_NCHW, problem.labels_N, data, recipe, run, seconds, sizes_T)
 
     return result(run_loop(run, problem.state, recipe.iterations, problem.make_step, description, result))
-
-
-class Gradients(NamedTuple):
-    """The real loss after training, and its gradients by the images and the step sizes."""
-
-    loss: Tensor
-    images: Tensor
-    step_sizes_T: Tensor
-
-
-def differentiate_training(
-    loss: Loss,
-    weights_P: Tensor,
-    images_NCHW: Tensor,
-    labels_N: Tensor,
-    schedule: Sequence[Tensor],
-    step_sizes_T: Tensor,
-    real: tuple[Tensor, Tensor],
-    after_step: AfterStep = lambda: None,
-) -> Gradients:
-    """Train by gradient descent, and differentiate the loss on real images by the images and the step sizes.
-
-    The backward pass builds the graph of one step at a time. The forward pass stores the weights before each of about
-    √T segments of steps. The backward pass computes the weights within a segment again. With λ the gradient by the
-    weights after a step of size η and loss l, a step gives λ ← λ − η ∂²l/∂w² λ. The gradient by its images is
-    −η ∂²l/∂x∂w λ, and the gradient by its size is −∂l/∂w · λ.
-
-    Args:
-        loss: The loss of given weights on given images and labels.
-        weights_P: Initial weights.
-        images_NCHW: Synthetic images.
-        labels_N: Their labels.
-        schedule: Indices of the images of every step.
-        step_sizes_T: Size of every step.
-        real: Real images and labels.
-        after_step: Called after every step, forward, repeated or backward.
-    """
-    steps = list(zip(schedule, step_sizes_T.detach().unbind(), strict=True))
-    segments = [steps[part] for part in split_evenly(len(steps), math.isqrt(len(steps)))]
-    segment_starts = [weights_P.detach()]
-    for segment in segments:
-        segment_starts.append(_train(loss, segment_starts[-1], images_NCHW, labels_N, segment, after_step)[-1])
-    weights = segment_starts.pop().requires_grad_()
-    real_loss = loss(weights, *real)
-    (adjoint,) = torch.autograd.grad(real_loss, weights)
-    by_images, by_sizes = torch.zeros_like(images_NCHW), []
-    for segment in reversed(segments):
-        trajectory = _train(loss, segment_starts.pop(), images_NCHW, labels_N, segment[:-1], after_step)
-        for index, size in reversed(segment):
-            product, by_weights, by_batch = _differentiate_step(
-                loss, trajectory.pop(), images_NCHW[index], labels_N[index], adjoint
-            )
-            by_sizes.append(-product)
-            by_images.index_add_(0, index, -size * by_batch)
-            adjoint = adjoint - size * by_weights
-            after_step()
-    return Gradients(real_loss.detach(), by_images, torch.stack(by_sizes[::-1]))
-
-
-def _differentiate_step(
-    loss: Loss, weights_P: Tensor, images_NCHW: Tensor, labels_N: Tensor, adjoint_P: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the product of the loss gradient and the adjoint, and its gradients by the weights and the images."""
-    weights_P, images_NCHW = weights_P.requires_grad_(), images_NCHW.detach().requires_grad_()
-    (gradient_P,) = torch.autograd.grad(loss(weights_P, images_NCHW, labels_N), weights_P, create_graph=True)
-    product = gradient_P @ adjoint_P
-    by_weights_P, by_images_NCHW = torch.autograd.grad(product, (weights_P, images_NCHW))
-    return product.detach(), by_weights_P, by_images_NCHW
-
-
-def _train(
-    loss: Loss, weights_P: Tensor, images_NCHW: Tensor, labels_N: Tensor, steps: Steps, after_step: AfterStep
-) -> list[Tensor]:
-    """Return the weights before each step, and those after the last."""
-    trajectory = [weights_P]
-    for index, size in steps:
-        weights = trajectory[-1].requires_grad_()
-        (gradient,) = torch.autograd.grad(loss(weights, images_NCHW[index], labels_N[index]), weights)
-        trajectory.append(weights.detach() - size * gradient)
-        after_step()
-    return trajectory
 
 
 def clip_gradient(gradient: Tensor, moments: Tensor, clock: Tensor) -> Tensor:
@@ -246,6 +161,7 @@ class DatasetDistillation:
     def step(self) -> None:
         """Run one iteration: train sampled weights on the images, compute the loss on real images, update by Adam."""
         index_B = self.store.sample_indices(self.real_key, self.clock, self.recipe.batch_size)
+        real = self.store.take_normalized(index_B), self.store.labels_N[index_B]
         gradients = differentiate_training(
             self.loss,
             self.networks.sample_weights(self.clock),
@@ -253,7 +169,7 @@ class DatasetDistillation:
             self.labels_N,
             self.schedule,
             F.softplus(self.raw_sizes_T),
-            (self.store.take_normalized(index_B), self.store.labels_N[index_B]),
+            lambda weights_P: self.loss(weights_P, *real),
             after_step=lambda: self.run.check_stop(1 / (3 * len(self.schedule))),
         )
         lr = self.recipe.lr * 0.5 ** (self.clock * (NUM_HALVINGS + 1) // max(self.recipe.iterations, 1))

@@ -26,7 +26,13 @@ class Chunk(NamedTuple):
     rows: slice  # of the synthetic images
     index_KI: Tensor | None  # positions in `rows`; padding repeats the first image of a class. None: no padding
     real_weight_KB: Tensor  # weight of each real image in the mean loss of its class, 0 for padding
-    synthetic_weight_KI: Tensor  # the same for synthetic images
+    synthetic_weight_KI: Tensor  # the same for synthetic images, after decoding
+
+    def group_by_class(self, images_NCHW: Tensor) -> Tensor:
+        """Return (K, I, C, H, W): the synthetic images of the chunk by class."""
+        return (
+            images_NCHW.unflatten(0, (len(self.classes_K), -1)) if self.index_KI is None else images_NCHW[self.index_KI]
+        )
 
 
 def classes_per_chunk(
@@ -37,7 +43,8 @@ def classes_per_chunk(
     Real images need feature maps and their gradients. Synthetic images need twice that, in float32.
     """
     ipc, batch_size = max(images_per_class(data, recipe)), min(recipe.batch_size, max(data.class_counts))
-    float32_images = 2 * ipc * 4 * 8 // torch.finfo(compute.dtype).bits
+    num_decoded = ipc * getattr(recipe, "partition", 1) ** 2
+    float32_images = 2 * num_decoded * 4 * 8 // torch.finfo(compute.dtype).bits
     memory = estimate_memory(
         build_on_meta(recipe.network, data),
         compute,
@@ -52,7 +59,12 @@ def classes_per_chunk(
 
 
 def split_classes(
-    class_counts: Sequence[int], counts: list[int], batch_size: int, max_classes: int, device: torch.device
+    class_counts: Sequence[int],
+    counts: list[int],
+    batch_size: int,
+    max_classes: int,
+    device: torch.device,
+    num_decoded: int = 1,
 ) -> list[Chunk]:
     """Split the classes into chunks of at most `max_classes`.
 
@@ -62,10 +74,11 @@ def split_classes(
         batch_size: Real images per class and step.
         max_classes: The largest number of classes in a chunk.
         device: The device of the tensors.
+        num_decoded: The images that a synthetic image decodes to.
     """
     width, count_K1 = max(counts), torch.tensor(counts)[:, None]
     real_weight_KB = mean_weights([min(batch_size, count) for count in class_counts], batch_size).to(device)
-    synthetic_weight_KI = mean_weights(counts, width).to(device)
+    synthetic_weight_KI = mean_weights(counts, width).repeat_interleave(num_decoded, 1).to(device) / num_decoded
     index_KI = torch.where(torch.arange(width) < count_K1, torch.arange(width), 0)
     index_KI = index_KI + torch.cumsum(count_K1, 0) - count_K1
     chunks = []

@@ -1,4 +1,4 @@
-"""Gradient matching: learn images on which a network has the loss gradients of the real images (DC and DSA).
+"""Gradient matching: learn images on which a network has the loss gradients of the real images (DC, DSA and others).
 
 Shapes: K classes, B real and I synthetic images per class, N synthetic images in total, P parameters of the network.
 """
@@ -6,18 +6,19 @@ Shapes: K classes, B real and I synthetic images per class, N synthetic images i
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.func import functional_call
-from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm  # BatchNorm1d, 2d, 3d and SyncBatchNorm
 
 from condenset import augment, kernels, networks
 from condenset.data.class_store import ClassStore
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
 from condenset.data.ipc import format_ipc
+from condenset.data.partition import check_partition, decode_partition
 from condenset.engine import rng
 from condenset.engine.compile import compile_second_order, uses_custom_kernels
 from condenset.engine.cuda_graph import capture_step
@@ -26,12 +27,13 @@ from condenset.methods.common import (
     build_condensed_set,
     class_labels,
     images_per_class,
-    initial_images,
-    mean_weights,
+    initial_compact_images,
     record_loss,
     remove_padding,
 )
 from condenset.methods.gradient_chunks import Chunk, classes_per_chunk, split_classes
+from condenset.methods.gradient_distance import Gradients, row_distance
+from condenset.methods.gradient_norms import BatchNormStatistics
 from condenset.methods.recipe import GradientMatchingRecipe
 from condenset.methods.registry import method_of
 from condenset.methods.samplers import sample_new_networks
@@ -42,31 +44,25 @@ from condenset.training.dataset import DeviceDataset
 from condenset.training.protocol import Protocol
 from condenset.training.trainer import Trainer
 
-NORM_IMAGES = 16  # real images per class that batch norm takes its statistics from
 TRAIN_BATCH = 256
-EPSILON = 1e-6  # added to the product of two norms, so that a row without gradient has distance 1
-
-Gradients = Mapping[str, Tensor]
-
-
-def row_distance(real: Gradients, synthetic: Gradients) -> Tensor:
-    """Return (K,) sums of 1 - cosine over the rows of all weights; gradients by name have shape (K, rows, columns)."""
-    total = torch.zeros((), device=next(iter(real.values())).device)
-    for name, real_KRC in real.items():
-        synthetic_KRC = synthetic[name]
-        norms_KR = torch.linalg.vector_norm(real_KRC, dim=2) * torch.linalg.vector_norm(synthetic_KRC, dim=2)
-        total = total + (1 - (real_KRC * synthetic_KRC).sum(2) / (norms_KR + EPSILON)).sum(1)
-    return total
 
 
 def condense(data: ImageData, recipe: GradientMatchingRecipe, run: RunContext) -> CondensedSet:
     """Learn images by gradient matching; the recipe sets augmentation (DSA) and initial images."""
+    return solve(GradientMatching, data, recipe, run)
+
+
+def solve(
+    problem_class: type[GradientMatching], data: ImageData, recipe: GradientMatchingRecipe, run: RunContext
+) -> CondensedSet:
+    """Learn images by gradient matching or one of its variants."""
     counts = images_per_class(data, recipe)
     run.compute.reset_peak_memory()
-    problem = GradientMatching(data, recipe, run, counts)
+    problem = problem_class(data, recipe, run, counts)
 
     def result(seconds: float) -> CondensedSet:
-        return build_condensed_set(problem.images_NCHW, problem.trainer.data.labels, data, recipe, run, seconds)
+        labels, partition = class_labels(counts), problem.partition
+        return build_condensed_set(problem.images_NCHW, labels, data, recipe, run, seconds, partition=partition)
 
     description = f"{method_of(recipe).name}, {format_ipc(recipe.ipc)} per class"
     return result(run_loop(run, problem.state, recipe.image_steps, problem.make_step, description, result))
@@ -76,8 +72,11 @@ class GradientMatching:
     """The state of a run and its step: match gradients once, then train the network for some epochs.
 
     Real gradients are computed in the run's precision. Synthetic gradients are differentiated again, so they are
-    computed in float32.
+    computed in float32. Variants override the distance, the gradients, or the training of the network.
     """
+
+    distance_name = "gradient distance"  # identifies what `loss_and_gradient` computes, in the cache of compiled code
+    differentiates_weights = False  # whether `compute_gradients` differentiates by the weights themselves
 
     def __init__(self, data: ImageData, recipe: GradientMatchingRecipe, run: RunContext, counts: list[int]) -> None:
         device = run.compute.device
@@ -90,7 +89,9 @@ class GradientMatching:
         self.store = ClassStore(data, device)
         self.batch_size = min(recipe.batch_size, max(data.class_counts))
 
-        initial_KICHW = initial_images(self.store, recipe.init, run.seed, max(counts))
+        self.partition = getattr(recipe, "partition", 1)
+        check_partition(data.size, self.partition)
+        initial_KICHW = initial_compact_images(self.store, recipe.init, run.seed, max(counts), self.partition)
         self.images_NCHW = remove_padding(initial_KICHW, counts)
         self.velocity = torch.zeros_like(self.images_NCHW)
         self.losses = torch.zeros(NUM_LOSSES, device=device)
@@ -100,29 +101,36 @@ class GradientMatching:
         self.trainer.start(torch.zeros_like(self.trainer.weights), self.keys["training"])
         shape = {"channels": data.channels, "size": data.size, "num_classes": data.num_classes}
         self.network = networks.build(recipe.network, **shape).to(device).eval()
-        for module in self.network.modules():
-            if isinstance(module, BatchNorm):
-                module.momentum = 1.0  # the statistics of the last batch alone
         self.buffers = dict(self.network.named_buffers())
-        num_norm = min(NORM_IMAGES, max(data.class_counts))
-        norm_weights = mean_weights([min(num_norm, count) for count in data.class_counts], num_norm)
-        self.norm_index = norm_weights.to(device).nonzero()  # excludes padding
+        self.norms = BatchNormStatistics(self.network, self.store, data.class_counts, self.keys["norm"])
         max_classes = run.classes_per_chunk or classes_per_chunk(data, recipe, run.compute, run.memory_limit)
-        self.chunks = split_classes(data.class_counts, counts, self.batch_size, max_classes, device)
+        self.chunks = self.split_classes(counts, max_classes)
         self._compile(networks.canonical_spec(recipe.network, size=data.size))
+
+    def split_classes(self, counts: list[int], max_classes: int) -> list[Chunk]:
+        """Return the chunks of classes that are matched one after the other."""
+        class_counts, device = self.data.class_counts, self.run.compute.device
+        return split_classes(class_counts, counts, self.batch_size, max_classes, device, self.partition**2)
 
     def _compile(self, spec: str) -> None:
         """Compile the gradient functions; one compiled function serves all runs with this network and these shapes."""
         this = weakref.proxy(self)  # cached functions that referred to this object would keep its GPU memory
         self.real: Callable[..., dict[str, Tensor]] = lambda *args: this.real_gradients(*args)
         self.synthetic: Callable[..., tuple[Tensor, Tensor]] = lambda *args: this.loss_and_gradient(*args)
-        self.class_gradients = class_gradients
         if self.networks.on_host:  # users' networks may have any layers, and code that cannot be traced
-            self.class_gradients = class_gradients_by_backward
             return
-        self.synthetic = compile_second_order(self.synthetic, self.run.compute, f"gradient distance, {spec}")
+        self.synthetic = compile_second_order(self.synthetic, self.run.compute, f"{self.distance_name}, {spec}")
         if not uses_custom_kernels(self.network, self.run.compute):
-            self.real = compile_second_order(self.real, self.run.compute, f"gradients, {spec}")
+            self.real = compile_second_order(self.real, self.run.compute, f"real, {self.distance_name}, {spec}")
+
+    def compute_gradients(self, *args: Any, create_graph: bool = False) -> dict[str, Tensor]:
+        """Return the gradients that are matched, by name; see `class_gradients`."""
+        function = class_gradients_by_backward if self.networks.on_host else class_gradients
+        return function(self.forward, *args, create_graph=create_graph)
+
+    def distance(self, real: Gradients, synthetic: Gradients) -> Tensor:
+        """Return the distance of the gradients, summed over classes."""
+        return row_distance(real, synthetic).sum()
 
     @property
     def state(self) -> dict[str, Tensor]:
@@ -166,16 +174,32 @@ class GradientMatching:
                 if number % outer_steps == 0:
                     self.sample_network(number)
                 match()
-                if (number + 1) % outer_steps:  # the network is not used after its last match
+                if (number + 1) % outer_steps and self.trains_network(number):  # not used after its last match
                     first_epoch = self.clock * inner_epochs  # on the device, so that the host need not wait
                     for epoch in range(inner_epochs):
-                        self.trainer.train_epoch(self.keys["order"], first_epoch + epoch, self._check_stop)
+                        self.trainer.train_epoch(
+                            self.keys["order"], first_epoch + epoch, self._check_stop, max_steps=self.max_train_steps
+                        )
 
         return step
 
+    def trains_network(self, number: int) -> bool:
+        """Return whether the network is trained after step `number`."""
+        return True
+
+    @property
+    def max_train_steps(self) -> int:
+        """The largest number of steps in an epoch of the network."""
+        return self.trainer.steps_per_epoch
+
     def _check_stop(self) -> None:
         """Stop if the user asked to, after a chunk of classes or a step of the network."""
-        self.run.check_stop(1 / (len(self.chunks) + self.recipe.loops[1] * self.trainer.steps_per_epoch))
+        self.run.check_stop(1 / self.num_parts)
+
+    @property
+    def num_parts(self) -> int:
+        """The number of chunks and of steps of the network in a step."""
+        return len(self.chunks) + self.recipe.loops[1] * self.max_train_steps
 
     def sample_network(self, number: int = 0) -> None:
         """Sample a new network for step `number` and those that follow."""
@@ -193,47 +217,54 @@ class GradientMatching:
 
     def match(self) -> None:
         """Update the images of all classes by one step towards matching gradients."""
-        self._update_batch_norm()
+        self.update_batch_norm()
         total = torch.zeros((), device=self.losses.device)
         for chunk in self.chunks:
             images, velocity = self.images_NCHW[chunk.rows], self.velocity[chunk.rows]
             loss, gradient = self.gradient(images, chunk)
-            velocity.mul_(self.recipe.momentum).add_(gradient)
-            images.sub_(velocity, alpha=self.recipe.lr)
+            self.update(images, velocity, gradient)
             total += loss
             self._check_stop()
         record_loss(self.clock, self.losses, total)
 
+    def update(self, images_NCHW: Tensor, velocity: Tensor, gradient: Tensor) -> None:
+        """Update images by one step of SGD with momentum, in place."""
+        velocity.mul_(self.recipe.momentum).add_(gradient)
+        images_NCHW.sub_(velocity, alpha=self.recipe.lr)
+
     def gradient(self, images_NCHW: Tensor, chunk: Chunk) -> tuple[Tensor, Tensor]:
         """Return the loss of a chunk and its gradient with respect to the images, under one augmentation per class."""
-        weights, dtype = self.trainer.weights, self.dtype
-        index_KB = self.store.sample_class_indices(self.keys["real"], self.clock, chunk.classes_K, self.batch_size)
         leaf = images_NCHW.detach().clone().requires_grad_()
-        images_KICHW = (
-            leaf.unflatten(0, chunk.synthetic_weight_KI.shape) if chunk.index_KI is None else leaf[chunk.index_KI]
-        )
-        if self.stages:
-            streams_K = self.store.stream_ids(chunk.classes_K)
-            uniform_KU = rng.uniform(self.keys["augment"], self.clock, streams_K, augment.NUM_UNIFORMS)
-            transform = augment.sample_transform(uniform_KU, self.stages, self.data.size)
-            real_KBCHW = self.store.take_augmented(index_KB, transform, dtype)
-            images_KICHW = augment.apply(transform, images_KICHW)
-        else:
-            real_KBCHW = self.store.take_normalized(index_KB).to(dtype)
-        real = self.real(weights, self.buffers, real_KBCHW, chunk.classes_K, chunk.real_weight_KB)
+        real_KBCHW, images_KICHW = self.sample_batches(leaf, chunk)
+        real = self.differentiate_real(real_KBCHW, chunk)
         augmented_KICHW = images_KICHW.detach()
         loss, by_augmented_KICHW = self.synthetic(
-            weights, self.buffers, augmented_KICHW, chunk.classes_K, chunk.synthetic_weight_KI, real
+            self.trainer.weights, self.buffers, augmented_KICHW, chunk.classes_K, chunk.synthetic_weight_KI, real
         )
         (gradient,) = torch.autograd.grad(images_KICHW, leaf, by_augmented_KICHW)
         return loss, gradient
+
+    def sample_batches(self, images_NCHW: Tensor, chunk: Chunk) -> tuple[Tensor, Tensor]:
+        """Return real images and all synthetic images of the classes of a chunk, under one augmentation per class."""
+        index_KB = self.store.sample_class_indices(self.keys["real"], self.clock, chunk.classes_K, self.batch_size)
+        images_KICHW = decode_partition(chunk.group_by_class(images_NCHW), self.partition)
+        if not self.stages:
+            return self.store.take_normalized(index_KB).to(self.dtype), images_KICHW
+        streams_K = self.store.stream_ids(chunk.classes_K)
+        uniform_KU = rng.uniform(self.keys["augment"], self.clock, streams_K, augment.NUM_UNIFORMS)
+        transform = augment.sample_transform(uniform_KU, self.stages, self.data.size)
+        return self.store.take_augmented(index_KB, transform, self.dtype), augment.apply(transform, images_KICHW)
+
+    def differentiate_real(self, real_KBCHW: Tensor, chunk: Chunk) -> dict[str, Tensor]:
+        """Return the gradients of the real images."""
+        return self.real(self.trainer.weights, self.buffers, real_KBCHW, chunk.classes_K, chunk.real_weight_KB)
 
     def real_gradients(
         self, weights_P: Tensor, buffers: dict[str, Tensor], images_KBCHW: Tensor, classes_K: Tensor, weight_KB: Tensor
     ) -> dict[str, Tensor]:
         """Return the gradients of the loss on each class's real images, by parameter name."""
         views = self.trainer.parameters.unflatten(weights_P.detach().requires_grad_(), images_KBCHW.dtype)
-        gradients = self.class_gradients(self.forward, views | buffers, images_KBCHW, classes_K, weight_KB)
+        gradients = self.compute_gradients(views | buffers, images_KBCHW, classes_K, weight_KB)
         return {name: gradient.detach() for name, gradient in gradients.items()}
 
     def loss_and_gradient(
@@ -247,12 +278,12 @@ class GradientMatching:
     ) -> tuple[Tensor, Tensor]:
         """Return the sum over classes of the distance from the real gradients, and its gradient by the images."""
         leaf = images_KICHW.detach().requires_grad_()
-        if self.networks.on_host:
-            weights_P = weights_P.detach().requires_grad_()  # for `class_gradients_by_backward`
+        if self.differentiates_weights or self.networks.on_host:  # `class_gradients` does without
+            weights_P = weights_P.detach().requires_grad_()
         parameters = self.trainer.parameters.unflatten(weights_P, leaf.dtype) | buffers
         with kernels.disable_kernels(blocks_only=True):  # the block kernels have no second derivative
-            gradients = self.class_gradients(self.forward, parameters, leaf, classes_K, weight_KI, create_graph=True)
-        loss = row_distance(real, gradients).sum()
+            gradients = self.compute_gradients(parameters, leaf, classes_K, weight_KI, create_graph=True)
+        loss = self.distance(real, gradients)
         (gradient,) = torch.autograd.grad(loss, leaf)
         return loss.detach(), gradient
 
@@ -261,18 +292,8 @@ class GradientMatching:
         logits: Tensor = functional_call(self.network, views, (images,))
         return logits
 
-    @torch.no_grad()
-    def _update_batch_norm(self) -> None:
-        """Set the statistics of batch norm from some real images of every class; they hold until the next step."""
-        if not self.buffers:
-            return
-        classes_K = torch.arange(len(self.store.counts), device=self.clock.device)
-        num = min(NORM_IMAGES, self.store.max_count)
-        images_KSCHW = self.store.take_normalized(
-            self.store.sample_class_indices(self.keys["norm"], self.clock, classes_K, num)
-        )
-        images = images_KSCHW[self.norm_index[:, 0], self.norm_index[:, 1]]
-        self.network.train()
-        views = self.trainer.parameters.unflatten(self.trainer.weights, images.dtype)
-        self.forward(views | self.buffers, images)
-        self.network.eval()
+    def update_batch_norm(self) -> None:
+        """Set the statistics of batch norm, which hold until the next step."""
+        if self.buffers:
+            views = self.trainer.parameters.unflatten(self.trainer.weights, torch.float32)
+            self.norms.update(self.forward, views | self.buffers, self.clock)

@@ -34,7 +34,12 @@ class DeviceDataset:
     @classmethod
     def from_data(cls, source: CondensedSet | ImageData, device: torch.device) -> DeviceDataset:
         """Copy a dataset to the device."""
-        images = source.normalized() if isinstance(source, CondensedSet) else source.images
+        if isinstance(source, CondensedSet):
+            images = source.normalized()
+        elif source.whitening is not None:
+            images = source.whitening.apply_in_blocks(source.images, device)
+        else:
+            images = source.images
         mean, std = (torch.tensor(values, device=device)[:, None, None] for values in (source.mean, source.std))
         return cls(
             images_NCHW=images.to(device),

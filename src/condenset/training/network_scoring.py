@@ -202,5 +202,6 @@ def evaluation_hash(
 
 
 def normalize_like(train_set: CondensedSet | ImageData, test_set: ImageData, device: torch.device) -> DeviceDataset:
-    """Return test images on the device, with the normalisation of the training set."""
-    return DeviceDataset.from_data(dataclasses.replace(test_set, mean=train_set.mean, std=train_set.std), device)
+    """Return test images on the device, with the normalisation or the whitening of the training set."""
+    fields = {name: getattr(train_set, name) for name in ("mean", "std", "whitening")}
+    return DeviceDataset.from_data(dataclasses.replace(test_set, **fields), device)

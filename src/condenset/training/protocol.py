@@ -22,6 +22,7 @@ from condenset.errors import UserError, check, check_choice, option
 
 DIGITS = ("digits", 8)  # name and image size of the demonstration dataset, which has quick presets
 DIGITS_NETWORK = "convnet(width=64, depth=2)"
+SCHEDULES = ("paper", "modern", "constant")  # of the learning rate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +38,7 @@ class Protocol:
         epochs: The number of epochs. The paper's schedule trains one more, since its code counts from 0 to `epochs`.
         lr: The learning rate of SGD.
         schedule: How the learning rate falls. "paper": to a tenth halfway through the training, where the momentum is
-            reset. "modern": by a factor of 5 after 2/3 and after 5/6 of the training.
+            reset. "modern": by a factor of 5 after 2/3 and after 5/6 of the training. "constant": it does not fall.
         momentum: The momentum of SGD.
         weight_decay: The weight decay of SGD.
         batch_size: The number of images per step.
@@ -82,7 +83,7 @@ class Protocol:
         check_positive_fields(self, "lr")
         check_momentum_field(self)
         check_non_negative_field(self, "weight_decay")
-        check_choice("schedule", self.schedule, PROTOCOLS)
+        check_choice("schedule", self.schedule, SCHEDULES)
         check_non_negative_field(self, "cutmix")
         check(self.cutmix <= 1, "cutmix must be a probability, from 0 to 1", self.cutmix)
         augment.parse_strategy(self.augment)
@@ -113,6 +114,8 @@ class Protocol:
 
     def lr_factors(self, num_images: int) -> dict[int, float]:
         """Return the steps after which the learning rate falls, and the factors that it is multiplied by."""
+        if self.schedule == "constant":
+            return {}
         if self.schedule == "modern":
             num_steps = self.training_steps(num_images)
             first, second = num_steps * 2 // 3, num_steps * 5 // 6

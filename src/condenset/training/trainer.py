@@ -223,11 +223,15 @@ class Trainer:
             self._get_step(num)
 
     def train_epoch(
-        self, order_key: Tensor, epoch: int | Tensor, after_step: Callable[[], None] = lambda: None
+        self,
+        order_key: Tensor,
+        epoch: int | Tensor,
+        after_step: Callable[[], None] = lambda: None,
+        max_steps: int | None = None,
     ) -> None:
-        """Take one step on every batch, in the order drawn for this epoch."""
+        """Take one step on every batch, or on the first `max_steps` of them, in the order drawn for this epoch."""
         self._begin_epoch(order_key, epoch)
-        for num in self._batch_sizes:
+        for num in self._batch_sizes[:max_steps]:
             self._get_step(num)()
             after_step()
 

@@ -1,0 +1,101 @@
+"""Differentiate through the training of a network by gradient descent, with the graph of one step at a time.
+
+Shapes: N synthetic images, P parameters of the network, T training steps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from condenset.engine.memory import split_evenly
+
+Loss = Callable[[Tensor, Tensor, Tensor], Tensor]  # (weights_P, images, labels) -> loss
+Objective = Callable[[Tensor], Tensor]  # weights_P after the training -> loss
+AfterStep = Callable[[], None]
+Steps = Sequence[tuple[Tensor, Tensor]]  # indices of the images and step size of each training step
+
+
+class Gradients(NamedTuple):
+    """The loss of the weights after training, and its gradients by the images and the step sizes."""
+
+    loss: Tensor
+    images: Tensor
+    step_sizes_T: Tensor
+
+
+def differentiate_training(
+    loss: Loss,
+    weights_P: Tensor,
+    images_NCHW: Tensor,
+    labels_N: Tensor,
+    schedule: Sequence[Tensor],
+    step_sizes_T: Tensor,
+    objective: Objective,
+    after_step: AfterStep = lambda: None,
+) -> Gradients:
+    """Train by gradient descent, and differentiate a loss of the final weights by the images and the step sizes.
+
+    The backward pass builds the graph of one step at a time. The forward pass stores the weights before each of about
+    √T segments of steps. The backward pass computes the weights within a segment again. With λ the gradient by the
+    weights after a step of size η and loss l, a step gives λ ← λ − η ∂²l/∂w² λ. The gradient by its images is
+    −η ∂²l/∂x∂w λ, and the gradient by its size is −∂l/∂w · λ.
+
+    Args:
+        loss: The loss of given weights on given images and labels.
+        weights_P: Initial weights.
+        images_NCHW: Synthetic images.
+        labels_N: Their labels.
+        schedule: Indices of the images of every step.
+        step_sizes_T: Size of every step.
+        objective: The loss of the weights after the last step.
+        after_step: Called after every step, forward, repeated or backward.
+    """
+    steps = list(zip(schedule, step_sizes_T.detach().unbind(), strict=True))
+    segments = [steps[part] for part in split_evenly(len(steps), math.isqrt(len(steps)))]
+    segment_starts = [weights_P.detach()]
+    for segment in segments:
+        segment_starts.append(_train(loss, segment_starts[-1], images_NCHW, labels_N, segment, after_step)[-1])
+    weights = segment_starts.pop().requires_grad_()
+    final_loss = objective(weights)
+    (adjoint,) = torch.autograd.grad(final_loss, weights)
+    by_images, by_sizes = torch.zeros_like(images_NCHW), []
+    for segment in reversed(segments):
+        trajectory = _train(loss, segment_starts.pop(), images_NCHW, labels_N, segment[:-1], after_step)
+        for index, size in reversed(segment):
+            product, by_weights, by_batch = _differentiate_step(
+                loss, trajectory.pop(), images_NCHW[index], labels_N[index], adjoint
+            )
+            by_sizes.append(-product)
+            by_images.index_add_(0, index, -size * by_batch)
+            adjoint = adjoint - size * by_weights
+            after_step()
+    return Gradients(final_loss.detach(), by_images, torch.stack(by_sizes[::-1]))
+
+
+def _differentiate_step(
+    loss: Loss, weights_P: Tensor, images_NCHW: Tensor, labels_N: Tensor, adjoint_P: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the product of the loss gradient and the adjoint, and its gradients by the weights and the images."""
+    weights_P, images_NCHW = weights_P.requires_grad_(), images_NCHW.detach().requires_grad_()
+    (gradient_P,) = torch.autograd.grad(loss(weights_P, images_NCHW, labels_N), weights_P, create_graph=True)
+    product = gradient_P @ adjoint_P
+    by_weights_P, by_images_NCHW = torch.autograd.grad(product, (weights_P, images_NCHW))
+    return product.detach(), by_weights_P, by_images_NCHW
+
+
+def _train(
+    loss: Loss, weights_P: Tensor, images_NCHW: Tensor, labels_N: Tensor, steps: Steps, after_step: AfterStep
+) -> list[Tensor]:
+    """Return the weights before each step, and those after the last."""
+    trajectory = [weights_P]
+    for index, size in steps:
+        weights = trajectory[-1].requires_grad_()
+        (gradient,) = torch.autograd.grad(loss(weights, images_NCHW[index], labels_N[index]), weights)
+        trajectory.append(weights.detach() - size * gradient)
+        after_step()
+    return trajectory
