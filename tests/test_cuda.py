@@ -38,10 +38,19 @@ FIELDS: dict[str, dict[str, Any]] = {
     "dd": {"iterations": 3, "batch_size": 4, "network": "lenet", "steps": 2, "epochs": 2},
     "ld": {"iterations": 5, "batch_size": 4, "network": NETWORK},
     "dsa": {"iterations": 2, "batch_size": 4, "outer_steps": 3, "inner_epochs": 2, "network": NETWORK},
+    "dcc": {"iterations": 2, "batch_size": 4, "outer_steps": 3, "inner_epochs": 2, "network": NETWORK},
+    "idc": {"iterations": 2, "batch_size": 4, "outer_steps": 3, "train_images": 8, "network": NETWORK},
+    "cafe": {"iterations": 2, "batch_size": 4, "outer_steps": 3, "inner_epochs": 2, "network": NETWORK},
+    "mtt": {"iterations": 3, "network": NETWORK, "steps": 3, "max_start_epoch": 2, "pool_size": 2, "lr": 10.0},
     "dm": {"iterations": 5, "batch_size": 4, "network": NETWORK},
     "idm": {"iterations": 5, "batch_size": 4, "network": NETWORK},
     "ncfm": {"iterations": 5, "batch_size": 4, "network": NETWORK, "pool_size": 2, "pool_epochs": 2},
     "dmplus": {"iterations": 5, "batch_size": 4, "network": NETWORK, "pool_size": 2, "pool_epochs": 2},
+    "gmmn": {"iterations": 5, "batch_size": 4, "width": 16},
+    "vae": {"iterations": 3, "batch_size": 8, "width": 16},
+    "gan": {"iterations": 3, "batch_size": 8, "width": 16},
+    "kip": {"iterations": 5, "batch_size": 4, "network": NETWORK},
+    "gtn": {"iterations": 3, "batch_size": 4, "network": NETWORK, "steps": 2, "epochs": 2, "width": 8},
 }
 
 pytestmark = [
@@ -139,6 +148,11 @@ def test_a_captured_method_equals_the_plain_one(
     check_captured(condense, monkeypatch)
 
 
+def test_kernel_of_random_features(monkeypatch: pytest.MonkeyPatch) -> None:
+    data, recipe = tiny_data([60, 50], size=16), make_gpu_recipe("kip", ipc=45, kernel="features")
+    check_captured(lambda: [METHODS["kip"].condense(data, recipe, run_on_gpu()).images], monkeypatch)
+
+
 def test_several_sizes_and_large_soft_sets(monkeypatch: pytest.MonkeyPatch) -> None:
     data = tiny_data([60, 50], size=16)
     sizes = [make_gpu_recipe("dm", ipc=ipc) for ipc in (1, 3)]
@@ -149,7 +163,7 @@ def test_several_sizes_and_large_soft_sets(monkeypatch: pytest.MonkeyPatch) -> N
     check_captured(lambda: [METHODS["ld"].condense(data, large, run_on_gpu()).labels], monkeypatch)
 
 
-@pytest.mark.parametrize("method", ["dm", "dsa", "dd", "idm"])
+@pytest.mark.parametrize("method", ["dm", "dsa", "idc", "mtt", "dd", "idm", "gmmn", "gan", "kip"])
 def test_a_resumed_run_repeats_to_the_bit(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("condenset.runs.loop.SYNC_SECONDS", 0.0)
     data, recipe = tiny_data([6, 4, 6], size=16), make_gpu_recipe(method)

@@ -16,7 +16,12 @@ from torch.utils._pytree import tree_leaves
 from condenset.engine import ComputeDevice
 from condenset.methods.common import images_per_class
 from condenset.methods.dd import DatasetDistillation
+from condenset.methods.generative.adversarial import AdversarialTraining
+from condenset.methods.generative.gmmn import GMMNTraining
+from condenset.methods.generative.vae import VAETraining
 from condenset.methods.gradient_matching import GradientMatching
+from condenset.methods.gtn import GenerativeTeaching
+from condenset.methods.kip import KernelInducingPoints
 from condenset.methods.ld import LabelDistillation
 from condenset.methods.matching import dm, mmd
 from condenset.methods.matching.objectives import make_objective
@@ -140,6 +145,22 @@ def test_kernels_on_pixels(kernel: str) -> None:
         recipe: Any = tiny_recipe("mmd", ipc=3, batch_size=5, kernel=kernel)
         matching = mmd.make_problem(tiny_data(counts), recipe, RunContext(compute=CPU))
         run_on_meta(matching, matching.step)
+
+
+@pytest.mark.parametrize(
+    ("method", "owner"), [("gmmn", GMMNTraining), ("vae", VAETraining), ("gan", AdversarialTraining)]
+)
+def test_generators(method: str, owner: Any) -> None:
+    training = owner(tiny_data(UNEQUAL), tiny_recipe(method), RunContext(compute=CPU))
+    run_on_meta(training, training.step)
+
+
+def test_kernel_regression_and_teaching() -> None:
+    for fields in ({"layers": "fc"}, {"layers": "conv", "learn_labels": True}, {"kernel": "features"}):
+        kip = make_problem(KernelInducingPoints, "kip", UNEQUAL, **fields)
+        run_on_meta(kip, kip.step)
+    gtn = make_problem(GenerativeTeaching, "gtn", UNEQUAL)
+    run_on_meta(gtn, gtn.step)
 
 
 def test_training_with_a_forgetting_counter() -> None:

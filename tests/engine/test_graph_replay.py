@@ -150,14 +150,14 @@ def make_cases() -> dict[str, Case]:
         if method != "random":  # which has no steps
             cases[method] = functools.partial(condense, method=method, counts=[6, 6, 6])
             cases[f"{method}, unequal classes"] = functools.partial(condense, method=method, counts=[6, 1, 5])
-    for method in ("dm", "dc", "dsa", "ld", "dd"):
+    for method in ("dm", "dc", "dsa", "dcc", "cafe", "ld", "dd"):
         fields = {"method": method, "counts": UNEQUAL, "network": SPECS[1]}
         cases[f"{method}, batch norm"] = functools.partial(condense, **fields)  # type: ignore[arg-type]
     for kernel in KERNELS:
         cases[f"mmd, {kernel}"] = functools.partial(condense, method="mmd", counts=[6, 6], kernel=kernel)
     for method in ("dm", "dsa"):
         cases[f"{method}, chunks"] = functools.partial(condense, method=method, counts=UNEQUAL, chunk=2)
-    for method in ("dm", "dsa", "dd", "ld", "mmd", "idm"):
+    for method in ("dm", "dsa", "idc", "mtt", "dd", "ld", "mmd", "idm", "gmmn", "vae", "kip", "gtn"):
         cases[f"{method}, resumed"] = functools.partial(condense_resumed, method=method)
     for spec in SPECS:
         cases[f"train {spec}"] = functools.partial(train, spec=spec)

@@ -37,6 +37,7 @@ EXPECTED = {
     "continual": (Expected([20], 1, SMALL), Expected([20], 1, (3, 1000))),
     "nas": (Expected([50], 1, None), Expected([50], 1, None)),
     "distribution": (Expected([50], 1, None), Expected([50], 1, None)),
+    "generative": (Expected([1, 10], 1, SMALL), Expected([1, 10, 50], 5, PAPER)),
     "family": (Expected([10], 1, SMALL), Expected([1, 10, 50], 5, (20, 1500))),  # by the modern protocol
 }
 
@@ -73,7 +74,8 @@ def map_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_sets_and_protocols_of_a_scale(name: str, scale: str, recorder: Recorder, tmp_path: Path) -> None:
     result, expected = run_recorded(name, tmp_path, scale), EXPECTED[name][SCALES.index(scale)]
     assert sorted({call.recipe.ipc for call in recorder.condensed.values()}) == expected.ipcs
-    assert result.ipcs == tuple(expected.ipcs) and result.figure_ipcs == ((10,) if name == "networks" else ())
+    figure_ipcs = {"networks": (10,), "generative": tuple(expected.ipcs[-1:])}.get(name, ())
+    assert result.ipcs == tuple(expected.ipcs) and result.figure_ipcs == figure_ipcs
     suffixes = {part.partition("-set")[2] for part in recorder.condensed}
     assert suffixes == {"", *(str(number) for number in range(2, expected.num_sets + 1))}
     protocols = {part == "whole": (p.num_networks, p.epochs) for part, (_, p) in recorder.scored.items()}

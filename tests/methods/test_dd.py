@@ -18,7 +18,8 @@ import condenset as cs
 from condenset.engine import ComputeDevice
 from condenset.methods import DDRecipe, dd, make_recipe
 from condenset.methods.common import class_labels
-from condenset.methods.dd import DatasetDistillation, Gradients, clip_gradient, condense, differentiate_training
+from condenset.methods.dd import DatasetDistillation, clip_gradient, condense
+from condenset.methods.unrolling import Gradients, differentiate_training
 from condenset.pipeline.sets import set_summary
 from condenset.runs.context import RunContext
 from condenset.training.dataset import DeviceDataset
@@ -68,7 +69,13 @@ class TrainingCase:
 
     def differentiate(self) -> Gradients:
         return differentiate_training(
-            mlp_loss, self.weights, self.images, self.labels, self.schedule, self.sizes, self.real
+            mlp_loss,
+            self.weights,
+            self.images,
+            self.labels,
+            self.schedule,
+            self.sizes,
+            lambda weights: mlp_loss(weights, *self.real),
         )
 
 
@@ -125,7 +132,13 @@ def test_gradient_of_convolutional_networks(network: str) -> None:
     initial = layout.initialize(torch.rand(layout.num, generator=generator))
     sizes, real = torch.full((2,), 0.1), (problem.images_NCHW + 1, problem.labels_N)
     gradients = differentiate_training(
-        problem.loss, initial, problem.images_NCHW, problem.labels_N, problem.schedule, sizes, real
+        problem.loss,
+        initial,
+        problem.images_NCHW,
+        problem.labels_N,
+        problem.schedule,
+        sizes,
+        lambda weights: problem.loss(weights, *real),
     )
     images, weights = problem.images_NCHW.clone().requires_grad_(), initial.detach().requires_grad_()
     for index in problem.schedule:
@@ -245,7 +258,11 @@ def test_stored_weights_grow_with_the_root_of_the_number_of_steps() -> None:
     images, labels, num_steps = torch.rand(6, 1, 2, 2), torch.tensor([0, 1] * 3), 64
     schedule = [torch.tensor([step % 6, (step + 1) % 6]) for step in range(num_steps)]
     sizes = torch.full((num_steps,), 0.1)
-    differentiate_training(loss, torch.rand(8), images, labels, schedule, sizes, (images, labels))
+
+    def objective(weights: Tensor) -> Tensor:
+        return loss(weights, images, labels)
+
+    differentiate_training(loss, torch.rand(8), images, labels, schedule, sizes, objective)
     assert 8 <= peak <= 8 + 8 + 2
 
 

@@ -16,7 +16,9 @@ from condenset.engine import ComputeDevice, rng
 from condenset.engine import compile as engine_compile
 from condenset.methods import DCRecipe, DSARecipe, make_recipe
 from condenset.methods.dc import default_loops
-from condenset.methods.gradient_matching import NORM_IMAGES, GradientMatching, condense, row_distance
+from condenset.methods.gradient_distance import row_distance
+from condenset.methods.gradient_matching import GradientMatching, condense
+from condenset.methods.gradient_norms import NORM_IMAGES
 from condenset.runs.context import RunContext
 from helpers.reference_dm import augment_class, gradient_distance, tiny_data
 
@@ -127,7 +129,7 @@ def test_run_equals_the_published_algorithm(recipe_class: type[DCRecipe], norm: 
 
 def test_every_epoch_of_the_network_has_its_own_order(monkeypatch: pytest.MonkeyPatch) -> None:
     matching, epochs = make_matching([6, 6], outer_steps=3, inner_epochs=2, iterations=2), []
-    monkeypatch.setattr(matching.trainer, "train_epoch", lambda key, epoch, after_step: epochs.append(int(epoch)))
+    monkeypatch.setattr(matching.trainer, "train_epoch", lambda key, epoch, *_, **__: epochs.append(int(epoch)))
     run_steps(matching, matching.recipe.image_steps)
     assert len(epochs) == len(set(epochs)) == 2 * 2 * 2  # none after the last match of a network
     assert matching.trainer.protocol.batch_size == 256
@@ -203,7 +205,7 @@ def test_problems_of_equal_shapes_share_a_trace(norm: str, monkeypatch: pytest.M
         recipe = tiny_recipe(recipe_class, network=spec, ipc=ipc)
         matching = GradientMatching(tiny_data([6, 6], seed=seed), recipe, RunContext(seed=seed, compute=CPU), [ipc] * 2)
         matching.sample_network()
-        matching._update_batch_norm()
+        matching.update_batch_norm()
         compiled = engine_compile.compile_second_order(matching.loss_and_gradient, gpu, spec)
         _, arguments = gradient_arguments(matching)
         torch.testing.assert_close(compiled(*arguments), matching.loss_and_gradient(*arguments))

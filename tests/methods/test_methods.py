@@ -96,7 +96,7 @@ def test_set_is_balanced_finite_and_has_provenance(method: Method, channels: int
     assert condensed.class_names == data.class_names
     provenance = condensed.provenance
     assert provenance["method"] == method.name
-    assert provenance["recipe"] == dataclasses.asdict(tiny_recipe(method))
+    assert provenance["recipe"] == tiny_recipe(method).to_dict()
     assert provenance["fingerprint"] == data.fingerprint
     assert {"seed", "version", "seconds", "hardware", "device", "precision", "dataset"} <= provenance.keys()
 

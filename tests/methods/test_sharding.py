@@ -21,7 +21,7 @@ from helpers.interruption import RecordProgress, StopAtStep
 from helpers.reference_dm import tiny_data
 from helpers.tiny_recipes import tiny_recipe
 
-DIVISIBLE = ["random", "mmd", "dm", "m3d", "ncfm", "dance", "dsdm", "datadam", "dmplus"]
+DIVISIBLE = ["random", "mmd", "dm", "m3d", "ncfm", "dance", "dsdm", "datadam", "dmplus", "gmmn"]
 
 
 class TwoWorkers(LocalEngine):

@@ -150,7 +150,7 @@ def accepts_user_networks(method: cs.Method) -> bool:
     """Return whether a method learns with networks that users build: not if it trains them or needs their blocks."""
     defaults = {field.name: field.default for field in dataclasses.fields(method.recipe)}
     is_plain = (defaults.get("sampler", "random"), defaults.get("features", "last")) == ("random", "last")
-    return "network" in defaults and is_plain
+    return "network" in defaults and "expert_epochs" not in defaults and is_plain
 
 
 @pytest.mark.parametrize("method", [name for name, method in cs.METHODS.items() if accepts_user_networks(method)])

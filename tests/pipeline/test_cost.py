@@ -74,8 +74,22 @@ def test_stages_multiply_steps_and_time() -> None:
     assert cost.seconds == pytest.approx(condense.seconds + scoring.seconds)
 
 
-def test_files_have_the_sizes_of_a_real_run(tmp_path: Path, toy: Path) -> None:
-    request = make_request("dmplus", pool_size=2, pool_epochs=2, iterations=3)
+def test_sets_of_all_sizes_share_the_time_and_the_file_of_a_generator(tmp_path: Path, toy: Path) -> None:
+    request = RunRequest(methods=("gmmn",), ipcs=(1, 2), recipe_fields={"iterations": 2, "width": 4}, evaluate=False)
+    first, second = estimate_cost(request, dataset=str(toy), device="cpu").jobs
+    assert [stage.name for stage in first.stages] == ["condensing"]
+    assert not second.stages and not second.network_bytes
+    start_run(request, dataset=str(toy), device="cpu", out=tmp_path / "run")
+    (path,) = (tmp_path / "run" / "networks").iterdir()
+    assert 0.5 * first.network_bytes < path.stat().st_size < 2 * first.network_bytes
+
+
+@pytest.mark.parametrize(
+    ("method", "fields"),
+    [("dmplus", {"pool_epochs": 2}), ("mtt", {"max_start_epoch": 2, "expert_epochs": 1, "steps": 2, "lr": 1.0})],
+)
+def test_files_have_the_sizes_of_a_real_run(method: str, fields: dict[str, Any], tmp_path: Path, toy: Path) -> None:
+    request = make_request(method, pool_size=2, iterations=3, **fields)
     settings: dict[str, Any] = {"dataset": str(toy), "device": "cpu"}
     job = estimate_cost(request, **settings).jobs[0]
     directory = start_run(request, out=tmp_path / "run", **settings).directory

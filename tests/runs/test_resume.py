@@ -62,7 +62,8 @@ def set_result(condensed: cs.CondensedSet) -> Result:
 
 
 def condense_with(method: str, **fields: Any) -> Callable[[RunContext], Result]:
-    tiny = {"network": "convnet(width=8, depth=2)", "iterations": 3, "batch_size": 4, "epochs": 2, **fields}
+    small = {"network": "convnet(width=8, depth=2)", "iterations": 3, "batch_size": 4, "epochs": 2}
+    tiny = {**METHODS[method].tiny, **small, **fields}
     names = field_names(METHODS[method].recipe)
     recipe = make_recipe(method, ipc=2, name="tiny", size=8, **{key: tiny[key] for key in tiny.keys() & names})
     return lambda run: set_result(METHODS[method].condense(DATA, recipe, run))

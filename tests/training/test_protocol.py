@@ -54,7 +54,7 @@ def test_modern_protocol_lowers_the_rate_twice_for_any_number_of_steps(num_steps
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"schedule": "cosine"}, "schedule must be one of paper, modern, but got 'cosine'"),
+        ({"schedule": "cosine"}, "schedule must be one of paper, modern, constant, but got 'cosine'"),
         ({"cutmix": 1.5}, "cutmix must be a probability, from 0 to 1, but got 1.5"),
         ({"cutmix": -0.1}, "cutmix must be .*, but got -0.1"),
         ({"cutmix": "0.5"}, "cutmix must be .*, but got '0.5'"),

@@ -13,12 +13,13 @@ Completer = Callable[[str], list[str]]
 METHODS = (
     *("random", "herding", "kcenter", "forgetting", "mmd", "dd", "ld", "dc", "dsa", "dm"),
     *("idm", "datadam", "m3d", "dsdm", "dance", "tgdd", "ncfm", "dmplus"),
+    *("dcc", "idc", "cafe", "mtt", "gmmn", "vae", "gan", "kip", "gtn"),
 )
 NETWORKS = ("convnet", "alexnet", "alexnet_small", "vgg11", "resnet18", "resnet18_ap", "lenet", "mlp")
 DATASETS = ("digits", "mnist", "fashionmnist", "cifar10", "cifar100", "tinyimagenet", "imagenet")
 EXPERIMENTS = (
     *("sota", "batchnorm", "architectures", "networks", "sizes"),
-    *("cost", "continual", "nas", "distribution", "family"),
+    *("cost", "continual", "nas", "distribution", "generative", "family"),
 )
 PROTOCOLS = ("paper", "modern")
 SCHEDULES = ("fast", "paper")

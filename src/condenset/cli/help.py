@@ -29,7 +29,7 @@ PANELS: Mapping[str, tuple[str, ...]] = {  # the options of large commands, in t
     ),
     "Method": (
         *("--iterations", "--lr", "--schedule", "--augment", "--init", "--seed", "--set", "--config", "--pool"),
-        *("--ipc-share", "--allow-fewer", "--edges"),
+        *("--ipc-share", "--allow-fewer", "--zca", "--edges"),
     ),
     "Evaluation": ("--evaluate", "--whole", "--whole-epochs", "--sets", "--own-steps", "--per-class"),
     "Machine": ("--device", "--precision", "--memory", "--gpus", "--engine", "--address", "--gpus-per-worker"),

@@ -152,6 +152,9 @@ Settings = Annotated[
 AllowFewer = Annotated[
     bool | None, typer.Option("--allow-fewer", help="Use all images of a class that has fewer than --ipc.")
 ]
+ZCA = Annotated[
+    bool | None, typer.Option("--zca/--no-zca", help="Whiten the images by ZCA (default: no, but mtt as published).")
+]
 
 Pool = Annotated[
     Path | None,

@@ -26,6 +26,7 @@ from condenset.cli.option_groups import (
     add_load_options,
 )
 from condenset.cli.options import (
+    ZCA,
     AllowFewer,
     AsJson,
     Augment,
@@ -87,6 +88,7 @@ def run_command(
     settings: Settings = None,
     pool: Pool = None,
     allow_fewer: AllowFewer = None,
+    zca: ZCA = None,
     protocol: ProtocolName = None,
     whole: Whole = None,
     num_networks: NumNetworks = None,
@@ -115,7 +117,7 @@ def run_command(
     request = make_request(
         methods or ([] if config else _default_methods(str(context.info_name))),
         ipcs,
-        shared_fields | drop_unset(iterations=iterations, lr=lr, init=init, allow_fewer=allow_fewer),
+        shared_fields | drop_unset(iterations=iterations, lr=lr, init=init, allow_fewer=allow_fewer, zca=zca),
         settings,
         schedule=schedule,
         pool=str(pool or ""),
@@ -149,6 +151,7 @@ def condense_command(
     settings: Settings = None,
     pool: Pool = None,
     allow_fewer: AllowFewer = None,
+    zca: ZCA = None,
     seed: Seed = None,
     device: Device = None,
     precision: Precision = None,
@@ -166,7 +169,7 @@ def condense_command(
 ) -> None:
     """Condense a dataset without scoring the set (default method: dm)."""
     check_one_network(network)
-    fields = drop_unset(iterations=iterations, lr=lr, init=init, allow_fewer=allow_fewer)
+    fields = drop_unset(iterations=iterations, lr=lr, init=init, allow_fewer=allow_fewer, zca=zca)
     fields |= drop_unset(network=network, augment=augment)
     chosen_methods = methods or ([] if config else ["dm"])
     options: dict[str, Any] = {"schedule": schedule, "ipc_share": ipc_share, "evaluate": False}

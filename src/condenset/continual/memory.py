@@ -98,13 +98,13 @@ class Memory:
         self.method, self.schedule, self.on_repeat, self.verbose = method, schedule, on_repeat, verbose
         named = name_functions(fields)
         checked = make_recipe(method, ipc=self.ipc, name="", size=32, schedule=schedule, **named)  # before data arrive
+        check(not checked.zca, "zca must be false, because every step would have its own whitening", checked.zca)
         self.fields = {name: getattr(checked, name) for name in named}  # validated, so that a file can store them
         self.compute = ComputeDevice.select(device, precision)
         self._memory_limit = None if memory_limit is None else parse_bytes(memory_limit)
         self._mean = None if mean is None else check_channel_stats("mean", mean)
         self._std = None if std is None else check_channel_stats("std", std)
-        self._allow_hflip = allow_hflip
-        self._contents = MemoryContents()
+        self._allow_hflip, self._contents = allow_hflip, MemoryContents()
 
     def __len__(self) -> int:
         """Return the number of stored images. With a partition, `set` has more: those that they decode to."""
@@ -161,7 +161,7 @@ class Memory:
         return self._make_recipe(step.name, step.size, allow_hflip=step.allow_hflip)
 
     def _make_recipe(self, dataset: str, size: int, *, allow_hflip: bool) -> Recipe:
-        options = {"schedule": self.schedule, **self.fields}
+        options = {"schedule": self.schedule, **self.fields, "zca": False}
         recipe = make_recipe(self.method, ipc=self.ipc, name=dataset, size=size, **options)
         return augment.remove_unused_flip(recipe, allow_hflip=allow_hflip)
 

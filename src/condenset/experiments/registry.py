@@ -11,6 +11,7 @@ from condenset.experiments.context import ExperimentContext
 from condenset.experiments.continual import run_continual
 from condenset.experiments.family import run_family
 from condenset.experiments.feature_map import run_feature_map
+from condenset.experiments.generative import run_generative
 from condenset.experiments.nas import EARLY_STOPPING, run_nas
 from condenset.experiments.network_groups import run_network_groups
 from condenset.experiments.tables import run_architectures, run_batchnorm, run_sizes, run_sota
@@ -124,6 +125,13 @@ EXPERIMENTS: dict[str, Experiment] = {
         methods=("dc", "dsa", "dm"),
         accepts=lambda method: not method.has_soft_labels,
         scores_sets=False,
+    ),
+    "generative": Experiment(
+        title="Sets drawn from generative models (appendix, figure)",
+        run=run_generative,
+        methods=("random", "gmmn", "vae", "gan", "mmd", "dm"),
+        repeats_sets=True,
+        several_ipcs=True,
     ),
     "family": Experiment(
         title="Later methods of the family of dm, by both evaluation protocols",

@@ -13,6 +13,7 @@ from condenset.data.class_store import ClassStore
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
 from condenset.data.ipc import MAX_NAMES, expand_ipc, format_ipc
+from condenset.data.partition import encode_partition
 from condenset.data.transform import denormalize
 from condenset.engine import rng
 from condenset.errors import UserError, has_option, option
@@ -102,7 +103,21 @@ def initial_images(store: ClassStore, init: str, seed: int, num: int) -> Tensor:
     return rng.normal(key, 0, store.stream_ids(classes_K), math.prod(shape)).view(-1, *shape)
 
 
-def adam_step(values: Tensor, gradient: Tensor, moments: Tensor, clock: Tensor, lr: float | Tensor) -> None:
+def initial_compact_images(store: ClassStore, init: str, seed: int, num: int, partition: int) -> Tensor:
+    """Return (K, num, C, H, W) images to start from, whose parts decode to real images: see `encode_partition`."""
+    if init == "noise":
+        return initial_images(store, init, seed, num)
+    return encode_partition(initial_images(store, init, seed, num * partition**2), partition)
+
+
+def adam_step(
+    values: Tensor,
+    gradient: Tensor,
+    moments: Tensor,
+    clock: Tensor,
+    lr: float | Tensor,
+    betas: tuple[float, float] = ADAM_BETAS,
+) -> None:
     """Update `values` in place by one step of Adam.
 
     Args:
@@ -111,12 +126,13 @@ def adam_step(values: Tensor, gradient: Tensor, moments: Tensor, clock: Tensor, 
         moments: (2, ...) running means of the gradient and of its square.
         clock: Number of earlier steps.
         lr: Learning rate.
+        betas: Decay rates of the two running means.
     """
     mean, square = moments
-    mean.lerp_(gradient, 1 - ADAM_BETAS[0])
-    square.lerp_(gradient.square(), 1 - ADAM_BETAS[1])
+    mean.lerp_(gradient, 1 - betas[0])
+    square.lerp_(gradient.square(), 1 - betas[1])
     unbiased_mean, unbiased_square = (
-        moment / (1 - beta ** (clock + 1)) for moment, beta in zip((mean, square), ADAM_BETAS, strict=True)
+        moment / (1 - beta ** (clock + 1)) for moment, beta in zip((mean, square), betas, strict=True)
     )
     values.sub_(lr * unbiased_mean / (unbiased_square.sqrt() + ADAM_EPSILON))
 
@@ -152,13 +168,14 @@ def build_condensed_set(
         provenance: Further entries of the provenance.
     """
     return CondensedSet.decode(
-        denormalize(images_NCHW.detach().float().cpu(), data.mean, data.std),
+        denormalize(images_NCHW.detach().float().cpu(), data.mean, data.std, data.whitening),
         partition=partition,
         labels=labels.cpu(),
         class_names=data.class_names,
         mean=data.mean,
         std=data.std,
         step_sizes=None if step_sizes is None else step_sizes.detach().float().cpu(),
+        whitening=data.whitening,
         provenance=_make_provenance(data, recipe, run, seconds) | provenance,
     )
 

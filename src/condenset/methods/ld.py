@@ -108,11 +108,12 @@ def ridge_prediction(set_NF: Tensor, labels_NK: Tensor, other_BF: Tensor, ridge:
     dual = num_images <= num_features
     gram = set_NF @ set_NF.T if dual else set_NF.T @ set_NF
     factor = torch.linalg.cholesky_ex(gram + penalty * torch.eye(len(gram), dtype=gram.dtype, device=gram.device)).L
-    weights_FK = set_NF.T @ _solve(factor, labels_NK) if dual else _solve(factor, set_NF.T @ labels_NK)
+    solution = solve_by_cholesky(factor, labels_NK if dual else set_NF.T @ labels_NK)
+    weights_FK = set_NF.T @ solution if dual else solution
     return other_BF @ weights_FK + mean_K
 
 
-def _solve(factor: Tensor, right: Tensor) -> Tensor:
+def solve_by_cholesky(factor: Tensor, right: Tensor) -> Tensor:
     """Solve a linear system, given the lower Cholesky factor of its matrix."""
     intermediate = torch.linalg.solve_triangular(factor, right, upper=False)
     solution: Tensor = torch.linalg.solve_triangular(factor.mT, intermediate, upper=True)

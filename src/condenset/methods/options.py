@@ -23,7 +23,10 @@ class RecipeOptions(TypedDict, total=False):
     batch_size: int
     calibration: float
     clamp: bool
+    depth: int
+    discrimination: float
     epochs: int
+    expert_epochs: int
     features: str
     fixed_network: bool
     group: str
@@ -31,8 +34,13 @@ class RecipeOptions(TypedDict, total=False):
     inner_epochs: int | None
     iterations: int
     kernel: str
+    kl_weight: float
+    layer_weight: float
+    layers: str
+    learn_labels: bool
     lr: float
     lr_decay: bool
+    max_start_epoch: int
     momentum: float
     network: str | NetworkBuilder
     network_lr: float
@@ -46,7 +54,13 @@ class RecipeOptions(TypedDict, total=False):
     sampler: str | UserSampler
     softness: float
     step_size: float
+    step_size_lr: float
     steps: int
+    student_batch: int | None
+    train_images: int
+    warmup: float
+    width: int
+    zca: bool
 
 
 def name_functions(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from condenset import augment
 from condenset.config import check_bool_fields, check_int_fields, check_momentum_field, check_positive_fields
 from condenset.data.ipc import check_ipc, mean_ipc
-from condenset.errors import check_choice
+from condenset.errors import check, check_choice, option
 
 INITS = ("real", "noise")
 TINY_NETWORK = "convnet(width=16, depth=2)"  # for runs of seconds
@@ -25,24 +25,30 @@ class Recipe:
     Attributes:
         ipc: Images per class of the condensed set: one number for all classes, or one per class.
         allow_fewer: Use all images of a class that has fewer than `ipc`, instead of raising an error.
+        zca: Whiten the images by ZCA in place of the normalisation. The set stores the whitening.
     """
 
     choices: ClassVar[Mapping[str, tuple[str, ...]]] = {"init": INITS}  # valid values of fields that are names
 
     ipc: int | tuple[int, ...] = 10
     allow_fewer: bool = False
+    zca: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "ipc", check_ipc(self.ipc))
-        check_bool_fields(self, "allow_fewer")
+        check_bool_fields(self, "allow_fewer", "zca")
+        if self.zca:  # parts and pixel limits of whitened images have no meaning
+            partition, clamp = getattr(self, "partition", 1), getattr(self, "clamp", False)
+            check(partition == 1, f"partition must be 1 with {option('zca', True)}", partition)
+            check(not clamp, f"clamp must be false with {option('zca', True)}", clamp)
 
     def config_fields(self) -> dict[str, Any]:
         """Return the settings as recipe.toml has them."""
         return dataclasses.asdict(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the settings as a JSON file has them: a tuple is a list."""
-        fields = dataclasses.asdict(self)
+        """Return the settings as a JSON file has them: a tuple is a list, and `zca` is stated if it is true."""
+        fields = {name: value for name, value in dataclasses.asdict(self).items() if name != "zca" or value}
         return {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
 
     def identity(self) -> dict[str, Any]:

@@ -98,6 +98,7 @@ def training_metadata(data: ImageData, protocol: Protocol, run: RunContext) -> d
         "mean": list(data.mean),
         "std": list(data.std),
         "allow_hflip": data.allow_hflip,
+        **({"zca": True} if data.whitening is not None else {}),
     }
 
 

@@ -204,6 +204,7 @@ class DividedJob:
             class_names=data.class_names,
             mean=data.mean,
             std=data.std,
+            whitening=data.whitening,
             provenance=provenance,
         )
 

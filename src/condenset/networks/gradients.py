@@ -119,6 +119,28 @@ def class_gradients_by_backward(
     return {name: torch.stack(grads).flatten(2).float() for name, grads in grads_by_weight}
 
 
+def joint_gradients(
+    forward: Forward,
+    parameters: dict[str, Tensor],
+    images_KNCHW: Tensor,
+    classes_K: Tensor,
+    image_weight_KN: Tensor,
+    *,
+    create_graph: bool = False,
+) -> dict[str, Tensor]:
+    """Return the gradient of the sum of the losses of all classes, (1, rows, columns) by name.
+
+    Arguments and result are those of `class_gradients`, as if there were one class. The parameters must require
+    gradients; those that do not, such as buffers, are left out.
+    """
+    logits = forward(parameters, images_KNCHW.flatten(0, 1))
+    labels = classes_K[:, None].expand_as(image_weight_KN).flatten()
+    loss = (F.cross_entropy(logits.float(), labels, reduction="none") * image_weight_KN.flatten()).sum()
+    weights = {name: value for name, value in parameters.items() if value.dim() >= 2 and value.requires_grad}
+    grads = torch.autograd.grad(loss, list(weights.values()), create_graph=create_graph)
+    return {name: grad[None].flatten(2).float() for name, grad in zip(weights, grads, strict=True)}
+
+
 def _conv_gradients(call: _LayerCall, output_grad: Tensor, num_classes: int) -> list[Tensor]:
     """Compute one class after the other: a grouped convolution would need a different memory layout."""
     shape = call.weights[0].shape

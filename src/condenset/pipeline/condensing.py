@@ -10,9 +10,10 @@ from typing import Any
 
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
-from condenset.errors import UserError
+from condenset.errors import UserError, option
 from condenset.methods import METHODS, Method, Recipe, method_of
 from condenset.methods.sharding import CondenseJob, condense_jobs, remove_shards
+from condenset.methods.zca import whiten
 from condenset.runs.context import RunContext
 
 OTHER_SIZES = "other sizes"  # key in a checkpoint's recipe: how the sets that are learned at once differ from the first
@@ -39,6 +40,7 @@ def load_or_condense(
     """
     if path and (stored := load_stored_set(path, recipe, data, run)):
         return stored
+    data = whiten(data, recipe, run)
     entry, shared = METHODS[method], _choose_shared(method, recipe, data, run, others)
     run.recipe, run.previous_seconds = _checkpoint_recipe(method, recipe, list(shared.values()), data, run), 0.0
     recipes = [recipe, *shared.values()]
@@ -49,6 +51,9 @@ def load_or_condense(
         sets = entry.condense_sizes(data, recipes, run)
     else:
         sets = [entry.condense(data, recipe, run)]
+    if recipe.zca and sets[0].whitening is None:
+        zca = option("zca", True)
+        raise UserError(f"{method} does not support {zca}, because its sets do not have the whitening: leave it out")
     if path:
         _save_sets([path, *shared], sets, run)
         run.delete_checkpoint()
@@ -84,7 +89,8 @@ def condense_missing(requests: Sequence[SetRequest], data: ImageData, run: RunCo
         shared = _choose_shared(method, recipe, data, job_run, request.others)
         job_run.recipe = _checkpoint_recipe(method, recipe, list(shared.values()), data, job_run)
         covered |= shared.keys()
-        jobs.append(CondenseJob(recipes=[recipe, *shared.values()], data=data, run=job_run))
+        whitened = whiten(data, recipe, run)
+        jobs.append(CondenseJob(recipes=[recipe, *shared.values()], data=whitened, run=job_run))
         paths.append([request.path, *shared])
     for number, sets in condense_jobs(jobs, run):
         _save_sets(paths[number], sets, run)
@@ -122,8 +128,8 @@ def load_stored_set(path: Path, recipe: Recipe, data: ImageData, run: RunContext
     except UserError as error:
         raise UserError(f"{error}; delete it to make the set again") from None
     provenance = condensed.provenance
-    expected = _set_settings(recipe, data, run) | {"seed": run.seed}
-    stored = {**provenance, **provenance.get("recipe_identity", provenance.get("recipe", {}))}
+    expected = _set_settings(recipe, data, run) | {"seed": run.seed, "zca": recipe.zca}
+    stored = {"zca": False, **provenance, **provenance.get("recipe_identity", provenance.get("recipe", {}))}
     if names := [name for name, value in expected.items() if stored.get(name) != value]:
         recipe_text = f"another recipe (it differs in {', '.join(names)})"
         raise UserError(f"{path} belongs to {recipe_text}: move it elsewhere to condense the set again")

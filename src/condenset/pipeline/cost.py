@@ -17,9 +17,10 @@ from condenset.data.streamed_store import is_streamed
 from condenset.engine.device import ComputeDevice
 from condenset.errors import UserError, check_int, option_name
 from condenset.io.progress import NullProgress
-from condenset.methods import METHODS, DMRecipe, Recipe, method_of
+from condenset.methods import METHODS, DMRecipe, MTTRecipe, Recipe, method_of
 from condenset.methods.common import images_per_class
 from condenset.methods.coreset import NetworkCoresetRecipe
+from condenset.methods.generative.recipe import GenerativeRecipe
 from condenset.methods.matching.network_source import NUM_CHECKPOINTS, estimate_network_bytes
 from condenset.methods.matching.pool_trainer import checkpoint_epochs
 from condenset.methods.matching.pool_training import expert_protocol
@@ -128,6 +129,7 @@ class _CostMeter:
         self.plan, self.data, self.compute, self.gpus, self.progress = plan, data, compute, gpus, progress
         self._step_seconds: dict[tuple[Protocol, int, bool], float] = {}  # of trainings, which jobs share
         self._networks: set[tuple[Protocol, int]] = set()  # that earlier jobs train, and later ones use
+        self._generators: list[tuple[str, dict[str, Any]]] = []  # the same of generators
 
     def measure_job(self, job: Job) -> JobCost:
         """Return the cost of a job."""
@@ -142,9 +144,9 @@ class _CostMeter:
         is_trained = networks in self._networks
         if networks and not is_trained:
             self._networks.add(networks)
-            name = "pool of networks" if isinstance(recipe, DMRecipe) else "reference network"
+            name = "reference network" if isinstance(recipe, NetworkCoresetRecipe) else "pool of networks"
             stages.append(self._measure_training(name, networks[0], len(data), pixels=True))
-        if not METHODS[job.method].is_coreset:
+        if not METHODS[job.method].is_coreset and not self._has_generator(recipe):
             self.progress.start(f"measuring {job.name}", None)
             limit = self.plan.memory_limit
             loop = measure_classes(data, trial_recipe(recipe), self.compute, limit, min(map(len, shards)))
@@ -167,7 +169,7 @@ class _CostMeter:
             device_bytes=loop.device_bytes + self._pool_bytes(recipe) if loop.timings else 0,
             set_bytes=num_images * math.prod(data.images.shape[1:]) * FLOAT_BYTES,
             checkpoint_bytes=2 * loop.state_bytes,
-            network_bytes=0 if is_trained else num_weights * FLOAT_BYTES,
+            network_bytes=(0 if is_trained else num_weights * FLOAT_BYTES) + _generator_bytes(recipe, loop),
         )
 
     def _condense_stage(self, loop: LoopCost, shards: Sequence[range]) -> StageCost:
@@ -185,14 +187,28 @@ class _CostMeter:
         """Return how a method trains networks on the dataset, and how many states of each it stores; None: none."""
         if isinstance(recipe, NetworkCoresetRecipe):
             return recipe.protocol, 1
+        if isinstance(recipe, MTTRecipe):
+            protocol = recipe.expert_protocol(self.data)
+            return dataclasses.replace(protocol, num_networks=recipe.pool_size), recipe.num_epochs + 1
         if not isinstance(recipe, DMRecipe) or recipe.sampler not in POOL_SAMPLERS or recipe.has_pool:
             return None
         protocol = expert_protocol(self.data, network=recipe.network, epochs=recipe.pool_epochs)
         num_states = len(checkpoint_epochs(recipe.pool_epochs, NUM_CHECKPOINTS))
         return dataclasses.replace(protocol, num_networks=recipe.pool_size), num_states
 
+    def _has_generator(self, recipe: Recipe) -> bool:
+        """Return whether an earlier job trains the generator that a set is drawn from."""
+        if not isinstance(recipe, GenerativeRecipe):
+            return False
+        key = (method_of(recipe).name, recipe.training_fields())
+        is_trained = key in self._generators
+        self._generators.append(key)
+        return is_trained
+
     def _pool_bytes(self, recipe: Recipe) -> int:
         """Return the memory of the networks that a method samples from; the trial has one small pool."""
+        if isinstance(recipe, MTTRecipe):
+            return FLOAT_BYTES * self._count_weights(self._trained_networks(recipe))
         if not isinstance(recipe, DMRecipe) or recipe.sampler not in POOL_SAMPLERS:
             return 0
         return estimate_network_bytes(recipe, self.data, self.compute)
@@ -234,6 +250,11 @@ class _CostMeter:
         return data.num_classes * batch_size * math.prod(data.images.shape[1:])
 
 
+def _generator_bytes(recipe: Recipe, loop: LoopCost) -> int:
+    """Return the largest size of a stored generator: the state of its training has two moments per weight."""
+    return loop.state_bytes // 3 if isinstance(recipe, GenerativeRecipe) else 0
+
+
 def hand_out(times: Sequence[float], num_workers: int) -> float:
     """Return when the last task ends if tasks of these times are handed out in order as workers become free."""
     ends = [0.0] * min(num_workers, len(times))
@@ -244,6 +265,8 @@ def hand_out(times: Sequence[float], num_workers: int) -> float:
 
 def trial_recipe(recipe: Recipe) -> Recipe:
     """Return the recipe of a trial: a pool has one network of one epoch, since the time depends on neither."""
+    if isinstance(recipe, MTTRecipe):
+        return dataclasses.replace(recipe, pool="", pool_size=1, max_start_epoch=1, expert_epochs=1)
     if not isinstance(recipe, DMRecipe) or recipe.sampler not in POOL_SAMPLERS:
         return recipe
     return dataclasses.replace(recipe, pool="", group="all", pool_size=1, pool_epochs=1)

@@ -13,6 +13,7 @@ from condenset.data.image_data import ImageData
 from condenset.data.ipc import Ipc, format_ipc, resolve_ipc
 from condenset.data.options import LoadOptions
 from condenset.data.streamed_store import check_images_fit
+from condenset.data.whitening import check_whitening_size
 from condenset.engine.device import ComputeDevice
 from condenset.engine.memory import check_network_fits
 from condenset.engine.options import EngineOptions
@@ -171,6 +172,8 @@ def check_plan(plan: Plan, data: ImageData) -> None:
         if job.recipe:
             images_per_class(data, job.recipe)
             METHODS[job.method].check(data, job.recipe, compute, plan.memory_limit)
+            if job.recipe.zca:
+                check_whitening_size(data.images[0].numel())
             check_method_memory(job.method, data, compute, plan.memory_limit)
     if plan.whole:
         check_images_fit(data, compute, None, "scoring the whole dataset", "leave it out with --no-whole")

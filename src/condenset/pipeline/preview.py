@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +71,7 @@ def describe_compute(compute: ComputeDevice, memory_limit: int | None) -> Previe
 
 def describe_recipe(recipe: Recipe, data: ImageData, compute: ComputeDevice, memory_limit: int | None) -> str:
     """Return the settings of a method in one line, with an estimate of its memory where there is one."""
-    fields = dataclasses.asdict(recipe)
+    fields = recipe.to_dict()
     text = ", ".join(
         f"{name}={value}" for name, value in fields.items() if name not in HIDDEN_FIELDS and value not in ("", None)
     )

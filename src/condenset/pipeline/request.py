@@ -11,7 +11,7 @@ from condenset import networks
 from condenset.config import field_names
 from condenset.data.ipc import check_ipc_share
 from condenset.errors import UserError, check, check_choice
-from condenset.methods import METHODS, DMRecipe, Recipe, make_recipe
+from condenset.methods import METHODS, DMRecipe, MTTRecipe, Recipe, make_recipe
 from condenset.methods.matching.recipe import POOL_SAMPLERS
 from condenset.methods.registry import check_schedule
 from condenset.training.protocol import make_protocol
@@ -111,6 +111,8 @@ class RunRequest:
 def _uses_pool(method: str, fields: Mapping[str, Any]) -> bool:
     """Return whether the networks of a method come from a pool."""
     recipe = METHODS.lookup(method).recipe
+    if issubclass(recipe, MTTRecipe):
+        return True
     return issubclass(recipe, DMRecipe) and fields.get("sampler", recipe.sampler) in POOL_SAMPLERS
 
 

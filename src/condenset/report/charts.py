@@ -26,6 +26,8 @@ COLORS = [f"tab:{name}" for name in ("blue", "orange", "green", "red", "purple",
 COLORS += ["black"]
 # Of methods in the order of their registration: the paper's, where the learned sets get the clearest, then later ones.
 METHOD_COLORS = [*COLORS[::-1], "navy", "gold", "lime", "darkred", "violet", "sandybrown", "teal", "magenta"]
+METHOD_COLORS += ["darkkhaki", "steelblue", "tomato", "darkgreen", "indigo", "hotpink", "turquoise", "chocolate"]
+METHOD_COLORS += ["yellowgreen"]
 
 Record = Mapping[str, Any]
 

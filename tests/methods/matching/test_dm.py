@@ -187,7 +187,7 @@ def test_several_sizes_at_once_equal_each_size_alone(norm: str, counts: list[int
         alone = condense(data, recipe, RunContext(seed=3, compute=CPU))
         torch.testing.assert_close(condensed.images, alone.images, rtol=1e-3, atol=1e-4)
         assert torch.equal(condensed.labels, alone.labels)
-        assert condensed.provenance["recipe"] == dataclasses.asdict(recipe)
+        assert condensed.provenance["recipe"] == recipe.to_dict()
         assert condensed.provenance["together"] == [1, 3, 2]
 
 

@@ -26,11 +26,10 @@ from condenset.methods.matching.pool import (
     NetworkPool,
     PoolState,
     check_pool_parent,
-    pool_path,
     weights_dtype,
 )
 from condenset.methods.matching.pool_trainer import checkpoint_epochs
-from condenset.methods.matching.pool_training import expert_protocol, fill_pool, pool_metadata
+from condenset.methods.matching.pool_training import expert_protocol, fill_run_pool
 from condenset.methods.matching.queue import NetworkQueue, queue_size
 from condenset.methods.matching.recipe import POOL_SAMPLERS, DMRecipe
 from condenset.methods.matching.user_functions import UserNetworks, find_function
@@ -161,10 +160,15 @@ def _load_or_train_pool(
 
 def _train_pool(recipe: DMRecipe, data: ImageData, run: RunContext, temporary: Path) -> NetworkPool:
     """Train the networks of a recipe that do not exist yet; without a directory of the run, in a temporary one."""
-    protocol = expert_protocol(data, network=recipe.network, epochs=recipe.pool_epochs)
-    parent = Path(recipe.pool) if recipe.pool else run.networks_directory or temporary
-    path = pool_path(parent, pool_metadata(data, protocol, run, num_checkpoints=NUM_CHECKPOINTS))
-    return fill_pool(data, path, recipe.pool_size, protocol, run, num_checkpoints=NUM_CHECKPOINTS)
+    return fill_run_pool(
+        data,
+        recipe.pool_size,
+        expert_protocol(data, network=recipe.network, epochs=recipe.pool_epochs),
+        run,
+        parent=recipe.pool,
+        temporary=temporary,
+        num_checkpoints=NUM_CHECKPOINTS,
+    )
 
 
 def prepare_networks(data: ImageData, recipe: DMRecipe, run: RunContext) -> PoolTransfer | None:

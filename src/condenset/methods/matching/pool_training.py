@@ -21,7 +21,7 @@ from condenset.io.directories import ensure_writable, lock_directory, remove_tem
 from condenset.io.files import json_hash, write_file
 from condenset.io.progress import make_progress
 from condenset.methods.matching.accuracy_groups import EDGES, group_names
-from condenset.methods.matching.pool import POOL_FILE, NetworkPool, check_pool_directory
+from condenset.methods.matching.pool import POOL_FILE, NetworkPool, check_pool_directory, pool_path
 from condenset.methods.matching.pool_networks import PoolSpec, network_path, train_networks
 from condenset.methods.matching.pool_tasks import train_on_engine
 from condenset.methods.reference_network import training_metadata
@@ -149,6 +149,32 @@ def fill_pool(
             train = train_networks if run.engine is None else train_on_engine
             train(data, directory, spec, missing, run)
         return NetworkPool.load(directory)
+
+
+def fill_run_pool(
+    data: ImageData,
+    num_networks: int,
+    protocol: Protocol,
+    run: RunContext,
+    *,
+    parent: str,
+    temporary: Path,
+    num_checkpoints: int,
+) -> NetworkPool:
+    """Train the networks that a recipe needs and that do not exist yet.
+
+    Args:
+        data: Training images.
+        num_networks: Number of networks.
+        protocol: How they are trained.
+        run: The run.
+        parent: Directory of several pools that the user named. Empty: the networks of the run.
+        temporary: The directory to use if the run has none.
+        num_checkpoints: States to store, as in `fill_pool`.
+    """
+    directory = Path(parent) if parent else run.networks_directory or temporary
+    path = pool_path(directory, pool_metadata(data, protocol, run, num_checkpoints=num_checkpoints))
+    return fill_pool(data, path, num_networks, protocol, run, num_checkpoints=num_checkpoints)
 
 
 def check_pool_memory(data: ImageData, compute: ComputeDevice, memory_limit: int | None) -> None:

@@ -17,12 +17,12 @@ from torch import Tensor
 
 from condenset.data.class_store import ClassStore
 from condenset.data.image_data import ImageData
-from condenset.data.partition import check_decoded_size, decode_partition, encode_partition
+from condenset.data.partition import check_decoded_size, decode_partition
 from condenset.engine.memory import split_evenly
 from condenset.methods.common import (
     class_labels,
     images_per_class,
-    initial_images,
+    initial_compact_images,
     max_images_per_class,
     mean_weights,
     remove_padding,
@@ -129,7 +129,7 @@ class SyntheticSets:
             check_decoded_size(sum(counts) * bytes_per_image, parametrization.partition)
             width = max_images_per_class(data, recipe)
             self.slices.append(SetSlice(recipe, counts, slice(start, start + width)))
-            images.append(self._initial_images(store, recipe.init, seed, width))
+            images.append(initial_compact_images(store, recipe.init, seed, width, parametrization.partition))
             start += width
         self.images_KICHW = torch.cat(images, 1)
         self.velocity = torch.zeros_like(self.images_KICHW)
@@ -139,13 +139,6 @@ class SyntheticSets:
         self.labels_N = class_labels(self.slices[0].counts).repeat_interleave(self.num_decoded).to(self.device)
         slices_by_group = [[set_slice] for set_slice in self.slices] if separate else [self.slices]
         self.groups = [self._make_group(index, slices) for index, slices in enumerate(slices_by_group)]
-
-    def _initial_images(self, store: ClassStore, init: str, seed: int, num: int) -> Tensor:
-        """Return (K, num, C, H, W) compact images to start from: noise, or real images at a fraction of their size."""
-        if init == "noise":
-            return initial_images(store, init, seed, num)
-        images_KNCHW = initial_images(store, init, seed, num * self.num_decoded)
-        return encode_partition(images_KNCHW, self.parametrization.partition)
 
     def _make_group(self, index: int, slices: list[SetSlice]) -> SetGroup:
         rates = [set_slice.recipe.lr for set_slice in slices]

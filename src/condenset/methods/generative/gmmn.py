@@ -1,0 +1,166 @@
+"""GMMN: one generator per class, trained with the kernel MMD between real and generated pixels.
+
+Shapes: K classes, B real and generated images per class, F pixels, P weights of a generator.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from condenset.data.condensed_set import CondensedSet
+from condenset.data.image_data import ImageData
+from condenset.engine import rng
+from condenset.engine.compile import with_autocast
+from condenset.engine.device import ComputeDevice
+from condenset.engine.memory import split_evenly
+from condenset.methods.common import adam_step, mean_weights, record_loss
+from condenset.methods.generative.generators import ClassGenerators, ImageGenerator
+from condenset.methods.generative.recipe import GenerativeRecipe
+from condenset.methods.generative.training import GeneratorTraining, condense_by_generator
+from condenset.methods.matching.objectives import kernel_distance
+from condenset.methods.registry import Method
+from condenset.runs.context import RunContext
+from condenset.training.protocol import DIGITS
+
+NUM_BANDWIDTHS = 5  # of the Gaussian kernels, around the mean squared distance of two images
+CHUNK_BYTES = 2**31  # of activations, distances and gradients, unless the run sets the classes per chunk
+
+
+@dataclass(frozen=True, kw_only=True)
+class GMMNRecipe(GenerativeRecipe):
+    """Settings of the generative moment matching network.
+
+    Attributes:
+        batch_size: Real and generated images per class and step.
+    """
+
+    iterations: int = 10_000
+    lr: float = 1e-3
+    batch_size: int = 256
+    width: int = 512
+
+
+def condense(data: ImageData, recipe: GMMNRecipe, run: RunContext) -> CondensedSet:
+    """Train generative moment matching networks (Li et al., ICML 2015), and draw the set from them."""
+    return condense_by_generator(data, recipe, run, build_generators, GMMNTraining)
+
+
+def build_generators(data: ImageData, recipe: GMMNRecipe) -> ClassGenerators:
+    """Build the generators of all classes."""
+    shape = (data.channels, data.size, data.size)
+    return ClassGenerators(
+        image_shape=shape, num_classes=data.num_classes, width=recipe.width, mean=data.mean, std=data.std
+    )
+
+
+class GMMNTraining(GeneratorTraining):
+    """The state of the training and its step. Each class has its own generator and random numbers."""
+
+    def __init__(self, data: ImageData, recipe: GMMNRecipe, run: RunContext) -> None:
+        super().__init__(data, recipe, run)
+        device = run.compute.device
+        self.generators = build_generators(data, recipe).to(device)
+        self.classes_K = torch.arange(data.num_classes, device=device)
+        num_weights = self.generators.weights_KP.shape[1]
+        uniform_KP = rng.uniform(self.make_key("init"), 0, self.store.stream_ids(self.classes_K), num_weights)
+        self.weights_KP = self.generators.initialize(uniform_KP)
+        self.moments = torch.zeros(2, *self.weights_KP.shape, device=device)
+        self.real_key, self.latent_key = self.make_key("real"), self.make_key("latents")
+        self.batch_size = min(recipe.batch_size, data.largest_class)
+        counts = [min(count, self.batch_size) for count in data.class_counts]
+        self.real_weight_KB = mean_weights(counts, self.batch_size).to(device)
+        self.distance = kernel_distance(NUM_BANDWIDTHS)
+        self.generate = with_autocast(self.generators.generate, run.compute)
+        max_classes = run.classes_per_chunk or classes_per_chunk(data, recipe, run.compute, run.memory_limit)
+        self.chunks = split_evenly(data.num_classes, max_classes)
+
+    @property
+    def state(self) -> dict[str, Tensor]:
+        """Everything that changes from one step to the next."""
+        state = {"generators": self.weights_KP, "moments": self.moments}
+        return {**state, "losses": self.losses, "clock": self.clock}
+
+    def step(self) -> None:
+        """Update the generators of all classes by Adam on the sum of the MMDs."""
+        total, lr = torch.zeros_like(self.losses[0]), self.lr
+        for chunk in self.chunks:
+            weights = self.weights_KP[chunk].detach().requires_grad_()
+            loss = self.mmd(weights, chunk).sum()
+            (gradient,) = torch.autograd.grad(loss, weights)
+            adam_step(self.weights_KP[chunk], gradient, self.moments[:, chunk], self.clock, lr)
+            total += loss.detach()
+            self.run.check_stop(1 / (len(self.chunks) + 1))
+        record_loss(self.clock, self.losses, total)
+
+    def mmd(self, weights_KP: Tensor, chunk: slice) -> Tensor:
+        """Return (K,) distances of the classes of a chunk: the root of the squared MMD, as published."""
+        classes_K, step = self.classes_K[chunk], self.clock
+        index_KB = self.store.sample_class_indices(self.real_key, step, classes_K, self.batch_size)
+        real_KBF = self.store.take_normalized(index_KB).flatten(2)
+        latents = self.generators.sample_latents(
+            self.latent_key, step, self.store.stream_ids(classes_K), self.batch_size
+        )
+        squared_K = self.distance(real_KBF, self.generate(weights_KP, latents), self.real_weight_KB[chunk], None)
+        return squared_K.clamp(min=1e-8).sqrt()
+
+    @torch.no_grad()
+    def finish(self) -> ImageGenerator:
+        """Return the generators of all classes."""
+        self.generators.weights_KP.copy_(self.weights_KP)
+        return self.generators.eval()
+
+
+def classes_per_chunk(data: ImageData, recipe: GMMNRecipe, compute: ComputeDevice, memory_limit: int | None) -> int:
+    """Return how many classes are computed at once."""
+    free = CHUNK_BYTES if memory_limit is None else memory_limit - _fixed_bytes(data, recipe)
+    return max(1, min(data.num_classes, free // _class_bytes(data, recipe)))
+
+
+def estimate_memory(data: ImageData, recipe: GMMNRecipe, compute: ComputeDevice, memory_limit: int | None) -> int:
+    """Return the bytes that a run needs."""
+    chunk = classes_per_chunk(data, recipe, compute, memory_limit)
+    return _fixed_bytes(data, recipe) + chunk * _class_bytes(data, recipe)
+
+
+def _fixed_bytes(data: ImageData, recipe: GMMNRecipe) -> int:
+    """Return the bytes of the images, and of the weights of all classes: twice, with two moments."""
+    return data.images.numel() + 4 * 4 * build_on_meta(data, recipe).weights_KP.numel()
+
+
+def _class_bytes(data: ImageData, recipe: GMMNRecipe) -> int:
+    """Return the bytes that a step needs per class: images and activations, pairs of images, and gradients."""
+    batch_size = min(recipe.batch_size, data.largest_class)
+    num_weights = build_on_meta(data, recipe).weights_KP.shape[1]
+    num_values = batch_size * (6 * data.images[0].numel() + 8 * recipe.width)
+    num_pairs = (2 * NUM_BANDWIDTHS + 4) * 3 * batch_size**2
+    return 4 * (num_values + num_pairs + 6 * num_weights)
+
+
+def build_on_meta(data: ImageData, recipe: GMMNRecipe) -> ClassGenerators:
+    """Build the generators without values."""
+    with torch.device("meta"):
+        return build_generators(data, recipe)
+
+
+def presets(ipc: int, dataset: str, size: int) -> dict[str, Any]:
+    """Return smaller generators for large images, and quick settings for the digits."""
+    if (dataset, size) == DIGITS:
+        return {"iterations": 400, "batch_size": 64, "width": 64}
+    return {"width": 128} if size >= 64 else {}
+
+
+METHOD = Method(
+    name="gmmn",
+    recipe=GMMNRecipe,
+    condense=condense,
+    summary="Draw images from one generator per class, trained with the kernel MMD of pixels (GMMN).",
+    presets=presets,
+    tiny={"iterations": 5, "batch_size": 16, "width": 8},
+    estimate_memory=estimate_memory,
+    classes_per_chunk=classes_per_chunk,
+    class_dependence=lambda recipe: "",
+)

@@ -1,0 +1,113 @@
+"""The losses of gmmn and vae against plain formulas."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from condenset.engine import ComputeDevice
+from condenset.methods.generative.gmmn import NUM_BANDWIDTHS, GMMNTraining
+from condenset.methods.generative.vae import TEMPERATURE, VAETraining, contrastive_loss, kl_divergence
+from condenset.runs.context import RunContext
+from helpers.reference_dm import tiny_data
+from helpers.tiny_recipes import tiny_recipe
+
+CPU = ComputeDevice.select("cpu")
+
+
+def double_sum_mmd(real: torch.Tensor, fake: torch.Tensor) -> float:
+    """Return the root of the squared MMD, by a sum over all pairs of images."""
+
+    def mean(first: torch.Tensor, second: torch.Tensor, factor: float) -> float:
+        values = [
+            sum(math.exp(-float((x - y).square().sum()) / scale) for scale in scales(factor))
+            for x in first
+            for y in second
+        ]
+        return sum(values) / len(values)
+
+    def scales(factor: float) -> list[float]:
+        return [factor * 2.0 ** (number - NUM_BANDWIDTHS // 2) for number in range(NUM_BANDWIDTHS)]
+
+    distances = [torch.cdist(x, y).square().mean() for x, y in ((real, real), (real, fake), (fake, fake))]
+    bandwidth = float(torch.stack(distances).mean())
+    pairs = ((real, real, 1), (real, fake, -2), (fake, fake, 1))
+    return math.sqrt(sum(sign * mean(x, y, bandwidth) for x, y, sign in pairs))
+
+
+def test_mmd_equals_the_double_sum() -> None:
+    """The second class is smaller than a batch: its batch has padding, which must not count."""
+    data = tiny_data([6, 3])
+    training = GMMNTraining(data, tiny_recipe("gmmn", batch_size=5), RunContext(compute=CPU))  # type: ignore[arg-type]
+    distances = training.mmd(training.weights_KP, slice(0, 2))
+    index_KB = training.store.sample_class_indices(training.real_key, 0, training.classes_K, 5)
+    latents = training.generators.sample_latents(training.latent_key, 0, training.classes_K, 5)
+    fakes = training.generators.generate(training.weights_KP, latents)
+    for label, count in ((0, 5), (1, 3)):
+        real = training.store.take_normalized(index_KB[label, :count]).flatten(1)
+        assert float(distances[label]) == pytest.approx(double_sum_mmd(real, fakes[label]), rel=1e-3)
+
+
+def test_memory_limit_divides_the_classes_but_keeps_the_result() -> None:
+    data, recipe = tiny_data([6, 6, 6]), tiny_recipe("gmmn")
+    whole, divided = (
+        GMMNTraining(data, recipe, RunContext(compute=CPU, memory_limit=limit))  # type: ignore[arg-type]
+        for limit in (None, 1)
+    )
+    assert (len(whole.chunks), len(divided.chunks)) == (1, 3)
+    for training in (whole, divided):
+        training.step()
+    torch.testing.assert_close(divided.weights_KP, whole.weights_KP)
+    torch.testing.assert_close(divided.losses[0], whole.losses[0])
+
+
+def test_generators_of_the_classes_are_plain_networks() -> None:
+    training = GMMNTraining(tiny_data([6, 6]), tiny_recipe("gmmn"), RunContext(compute=CPU))  # type: ignore[arg-type]
+    generators, latents = training.generators, torch.rand(2, 3, 64)
+    images = generators.generate(training.weights_KP, latents)
+    for label in range(2):
+        values, weights = latents[label], training.weights_KP[label]
+        for number, (num_in, num_out) in enumerate(generators.layer_sizes):
+            matrix, bias, weights = weights.split([num_in * num_out, num_out, len(weights) - (num_in + 1) * num_out])
+            values = (F.relu(values) if number else values) @ matrix.view(num_in, num_out) + bias
+        expected = (torch.sigmoid(values).view(3, *generators.image_shape) - generators.mean) / generators.std
+        torch.testing.assert_close(images[label], expected.flatten(1))
+
+
+def test_gmmn_comes_closer_to_the_real_images() -> None:
+    data = tiny_data([12, 12])
+    recipe = tiny_recipe("gmmn", iterations=60, batch_size=12, width=16, lr=0.01)
+    training = GMMNTraining(data, recipe, RunContext(compute=CPU))  # type: ignore[arg-type]
+    for _ in range(60):
+        training.step()
+    assert training.losses[50:60].mean() < 0.8 * training.losses[:5].mean()
+
+
+def test_divergence_equals_that_of_the_distributions() -> None:
+    mean, log_variance = torch.randn(4, 3), torch.randn(4, 3)
+    posterior = torch.distributions.Normal(mean, (log_variance / 2).exp())
+    prior = torch.distributions.Normal(0.0, 1.0)
+    expected = torch.distributions.kl_divergence(posterior, prior).sum(1).mean()
+    torch.testing.assert_close(kl_divergence(mean, log_variance), expected)
+
+
+def test_contrastive_loss_by_hand() -> None:
+    real, reconstructed = torch.randn(3, 5), torch.randn(3, 5)
+    losses = []
+    for number in range(3):
+        cosines = [float(F.cosine_similarity(reconstructed[number], other, dim=0)) for other in real]
+        total = sum(math.exp(cosine / TEMPERATURE) for cosine in cosines)
+        losses.append(-math.log(math.exp(cosines[number] / TEMPERATURE) / total))
+    assert float(contrastive_loss(real, reconstructed)) == pytest.approx(sum(losses) / 3, rel=1e-4)
+
+
+def test_vae_trains_decoder_encoder_and_discriminator() -> None:
+    training = VAETraining(tiny_data([6, 6]), tiny_recipe("vae"), RunContext(compute=CPU))  # type: ignore[arg-type]
+    learners = (training.generator, training.encoder, training.discriminator)
+    before = [learner.weights_P.clone() for learner in learners]
+    training.step()
+    for learner, weights in zip(learners, before, strict=True):
+        assert (learner.weights_P != weights).float().mean() > 0.5
