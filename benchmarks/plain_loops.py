@@ -10,7 +10,7 @@ from torch import Tensor
 
 from condenset import ImageData, augment, networks
 from condenset.engine import ComputeDevice, rng
-from condenset.methods.gradient_matching import GradientMatching
+from condenset.methods.gradient.gradient_matching import GradientMatching
 from condenset.methods.matching.dm import DistributionMatching
 from condenset.training.dataset import DeviceDataset
 from condenset.training.protocol import Protocol

@@ -26,7 +26,7 @@ from condenset.engine import ComputeDevice
 from condenset.engine.cuda_graph import capture_step
 from condenset.errors import check_choice
 from condenset.methods import DMRecipe, DSARecipe
-from condenset.methods.gradient_matching import GradientMatching
+from condenset.methods.gradient.gradient_matching import GradientMatching
 from condenset.methods.matching.dm import DistributionMatching, make_problem
 from condenset.runs.context import RunContext
 

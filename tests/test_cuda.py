@@ -16,7 +16,7 @@ from condenset import networks
 from condenset.engine import ComputeDevice, rng
 from condenset.engine.cuda_graph import capture_step
 from condenset.methods import METHODS, Recipe
-from condenset.methods.matching.pool_training import train_pool
+from condenset.methods.matching.pools.training import train_pool
 from condenset.methods.registry import make_recipe
 from condenset.runs.context import RunContext
 from condenset.runs.loop import Interrupted

@@ -54,8 +54,8 @@ if TYPE_CHECKING:
     from condenset.methods import TGDDRecipe as TGDDRecipe
     from condenset.methods import VAERecipe as VAERecipe
     from condenset.methods import register_method as register_method
-    from condenset.methods.matching.pool import NetworkPool as NetworkPool
-    from condenset.methods.matching.pool_training import train_pool as train_pool
+    from condenset.methods.matching.pools.pool import NetworkPool as NetworkPool
+    from condenset.methods.matching.pools.training import train_pool as train_pool
     from condenset.networks import NETWORKS as NETWORKS
     from condenset.networks import register_network as register_network
     from condenset.networks import search_space as search_space
@@ -116,8 +116,8 @@ _PUBLIC = {
         "VAERecipe",
         "register_method",
     ),
-    "methods.matching.pool": ("NetworkPool",),
-    "methods.matching.pool_training": ("train_pool",),
+    "methods.matching.pools.pool": ("NetworkPool",),
+    "methods.matching.pools.training": ("train_pool",),
     "networks": ("NETWORKS", "register_network", "search_space"),
     "pipeline.api": ("condense", "evaluate"),
     "pipeline.report": ("write_report",),

@@ -15,16 +15,16 @@ from torch.utils._pytree import tree_leaves
 
 from condenset.engine import ComputeDevice
 from condenset.methods.common import images_per_class
-from condenset.methods.dd import DatasetDistillation
 from condenset.methods.generative.adversarial import AdversarialTraining
 from condenset.methods.generative.gmmn import GMMNTraining
 from condenset.methods.generative.vae import VAETraining
-from condenset.methods.gradient_matching import GradientMatching
-from condenset.methods.gtn import GenerativeTeaching
-from condenset.methods.kip import KernelInducingPoints
-from condenset.methods.ld import LabelDistillation
+from condenset.methods.gradient.gradient_matching import GradientMatching
+from condenset.methods.kernel.kip import KernelInducingPoints
 from condenset.methods.matching import dm, mmd
 from condenset.methods.matching.objectives import make_objective
+from condenset.methods.unrolled.dd import DatasetDistillation
+from condenset.methods.unrolled.gtn import GenerativeTeaching
+from condenset.methods.unrolled.ld import LabelDistillation
 from condenset.runs.context import RunContext
 from condenset.training.dataset import DeviceDataset
 from condenset.training.forgetting import ForgettingCounter

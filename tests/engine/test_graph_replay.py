@@ -16,9 +16,9 @@ from torch import Tensor
 from condenset import CondensedSet
 from condenset.engine import ComputeDevice
 from condenset.methods import METHODS
-from condenset.methods.gradient_matching import GradientMatching
+from condenset.methods.gradient.gradient_matching import GradientMatching
 from condenset.methods.matching.mmd import KERNELS
-from condenset.methods.matching.pool_training import train_pool
+from condenset.methods.matching.pools.training import train_pool
 from condenset.runs.context import RunContext
 from condenset.runs.loop import Interrupted
 from condenset.search.ranking import rank_architectures

@@ -21,7 +21,7 @@ from condenset.engine.memory import (
     split_evenly,
 )
 from condenset.methods import DCRecipe, DMRecipe
-from condenset.methods.gradient_matching import GradientMatching
+from condenset.methods.gradient.gradient_matching import GradientMatching
 from condenset.methods.matching.memory import estimate_matching_memory
 from condenset.methods.matching.mmd import _pair_bytes
 from condenset.methods.samplers import build_on_meta

@@ -14,7 +14,7 @@ from condenset.engine import ComputeDevice
 from condenset.experiments import ExperimentContext, nas, network_groups
 from condenset.experiments.types import Record
 from condenset.methods import METHODS, RandomRecipe, Recipe
-from condenset.methods.matching.pool import NetworkPool
+from condenset.methods.matching.pools.pool import NetworkPool
 from condenset.runs.context import RunContext
 from condenset.search.ranking import Ranking
 from condenset.training.protocol import Protocol

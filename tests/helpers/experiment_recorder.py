@@ -11,8 +11,8 @@ from condenset.data.image_data import ImageData, Splits
 from condenset.engine import ComputeDevice
 from condenset.experiments import ExperimentContext, ExperimentResult, get_experiment, make_request
 from condenset.methods import Recipe
-from condenset.methods.matching.accuracy_groups import EDGES
-from condenset.methods.matching.pool import NetworkPool, PoolState
+from condenset.methods.matching.pools.accuracy_groups import EDGES
+from condenset.methods.matching.pools.pool import NetworkPool, PoolState
 from condenset.runs.context import RunContext
 from condenset.search.ranking import RankedArchitecture, Ranking
 from condenset.training.protocol import Protocol

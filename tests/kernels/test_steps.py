@@ -14,7 +14,7 @@ from condenset.engine import ComputeDevice, rng
 from condenset.kernels import runtime
 from condenset.kernels.conv_norm_pool import conv_norm_relu_pool
 from condenset.methods import DMRecipe, DSARecipe
-from condenset.methods.gradient_matching import GradientMatching
+from condenset.methods.gradient.gradient_matching import GradientMatching
 from condenset.methods.matching.dm import DistributionMatching, make_problem
 from condenset.runs.context import RunContext
 from condenset.training.dataset import DeviceDataset

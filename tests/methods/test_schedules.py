@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 import condenset as cs
-from condenset.methods import METHODS, Method, make_recipe, random
+from condenset.methods import METHODS, Method, make_recipe
+from condenset.methods.coresets import random
 from condenset.methods.matching import dm
 from helpers.reference_dm import tiny_data
 

@@ -13,7 +13,7 @@ import condenset as cs
 from condenset import networks
 from condenset.engine import ComputeDevice
 from condenset.methods import METHODS, Method, make_recipe
-from condenset.methods.dd import DatasetDistillation, DDRecipe
+from condenset.methods.unrolled.dd import DatasetDistillation, DDRecipe
 from condenset.runs.context import RunContext
 from condenset.runs.loop import Interrupted
 from condenset.training.dataset import DeviceDataset

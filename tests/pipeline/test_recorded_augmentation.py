@@ -10,7 +10,7 @@ import torch
 import condenset as cs
 from condenset import augment
 from condenset.methods import DMRecipe
-from condenset.methods.matching.pool_training import pool_protocol
+from condenset.methods.matching.pools.training import pool_protocol
 from condenset.training.protocol import Protocol
 from helpers.command_line import TINY, CommandRunner, read_records, sets_equal
 from helpers.reference_dm import tiny_data

@@ -16,7 +16,7 @@ from condenset.config import field_names
 from condenset.engine import ComputeDevice
 from condenset.io.progress import NullProgress
 from condenset.methods import METHODS, make_recipe
-from condenset.methods.matching.pool_training import fill_pool, pool_protocol
+from condenset.methods.matching.pools.training import fill_pool, pool_protocol
 from condenset.methods.reference_network import get_reference_network
 from condenset.pipeline.execute import execute_plan
 from condenset.runs.context import RunContext

@@ -73,9 +73,9 @@ def train_pool_command(
     from condenset import data
     from condenset.engine import ComputeDevice
     from condenset.io.directories import ensure_writable
-    from condenset.methods.matching.accuracy_groups import EDGES, group_names
-    from condenset.methods.matching.pool import check_pool_directory
-    from condenset.methods.matching.pool_training import fill_pool, pool_metadata, pool_protocol
+    from condenset.methods.matching.pools.accuracy_groups import EDGES, group_names
+    from condenset.methods.matching.pools.pool import check_pool_directory
+    from condenset.methods.matching.pools.training import fill_pool, pool_metadata, pool_protocol
     from condenset.networks import build
     from condenset.runs.context import RunContext
 

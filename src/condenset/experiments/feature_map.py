@@ -19,7 +19,7 @@ from condenset.experiments.context import ExperimentContext
 from condenset.experiments.types import ExperimentResult, Table
 from condenset.io.directories import wrap_os_errors
 from condenset.io.files import read_tensors, write_tensors
-from condenset.methods.coreset import NetworkCoresetRecipe
+from condenset.methods.coresets.coreset import NetworkCoresetRecipe
 from condenset.methods.reference_network import get_reference_network
 from condenset.pipeline.results import Record
 from condenset.report.charts import new_panels, wrap_text

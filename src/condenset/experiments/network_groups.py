@@ -13,9 +13,9 @@ from condenset.experiments.context import ExperimentContext
 from condenset.experiments.engine_sets import condense_repeatedly
 from condenset.experiments.types import ExperimentResult, Table
 from condenset.methods import DMRecipe, Recipe
-from condenset.methods.matching.accuracy_groups import EDGES
-from condenset.methods.matching.pool import NetworkPool
-from condenset.methods.matching.pool_training import fill_pool, pool_protocol
+from condenset.methods.matching.pools.accuracy_groups import EDGES
+from condenset.methods.matching.pools.pool import NetworkPool
+from condenset.methods.matching.pools.training import fill_pool, pool_protocol
 from condenset.pipeline.results import Record, condense_cost
 from condenset.report.charts import new_panels, wrap_text
 from condenset.report.grid import draw_grid

@@ -26,7 +26,7 @@ from condenset.experiments.types import ExperimentResult
 from condenset.io.directories import is_inside
 from condenset.io.user_directories import absolute_path, expand_user
 from condenset.methods import DMRecipe, make_recipe
-from condenset.methods.matching.pool import NetworkPool
+from condenset.methods.matching.pools.pool import NetworkPool
 from condenset.pipeline.datasets import reload_data, relocate, resolve_load_options
 from condenset.pipeline.report import write_run_report
 from condenset.pipeline.request import DEFAULT_IPC, RunRequest

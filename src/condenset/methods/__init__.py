@@ -2,21 +2,19 @@
 
 import importlib
 
-from condenset.methods.cafe import CAFERecipe
-from condenset.methods.dc import DCRecipe
-from condenset.methods.dcc import DCCRecipe
-from condenset.methods.dd import DDRecipe
-from condenset.methods.dsa import DSARecipe
-from condenset.methods.forgetting import ForgettingRecipe
+from condenset.methods.coresets.forgetting import ForgettingRecipe
+from condenset.methods.coresets.herding import HerdingRecipe
+from condenset.methods.coresets.kcenter import KCenterRecipe
+from condenset.methods.coresets.random import RandomRecipe
 from condenset.methods.generative.gan import GANRecipe
 from condenset.methods.generative.gmmn import GMMNRecipe
 from condenset.methods.generative.vae import VAERecipe
-from condenset.methods.gtn import GTNRecipe
-from condenset.methods.herding import HerdingRecipe
-from condenset.methods.idc import IDCRecipe
-from condenset.methods.kcenter import KCenterRecipe
-from condenset.methods.kip import KIPRecipe
-from condenset.methods.ld import LDRecipe
+from condenset.methods.gradient.cafe import CAFERecipe
+from condenset.methods.gradient.dc import DCRecipe
+from condenset.methods.gradient.dcc import DCCRecipe
+from condenset.methods.gradient.dsa import DSARecipe
+from condenset.methods.gradient.idc import IDCRecipe
+from condenset.methods.kernel.kip import KIPRecipe
 from condenset.methods.matching.dance import DANCERecipe
 from condenset.methods.matching.datadam import DataDAMRecipe
 from condenset.methods.matching.dmplus import DMPlusRecipe
@@ -27,10 +25,12 @@ from condenset.methods.matching.mmd import MMDRecipe
 from condenset.methods.matching.ncfm import NCFMRecipe
 from condenset.methods.matching.recipe import DMRecipe
 from condenset.methods.matching.tgdd import TGDDRecipe
-from condenset.methods.mtt_recipe import MTTRecipe
-from condenset.methods.random import RandomRecipe
 from condenset.methods.recipe import Recipe
 from condenset.methods.registry import METHODS, Method, make_recipe, method_of, register_method
+from condenset.methods.unrolled.dd import DDRecipe
+from condenset.methods.unrolled.gtn import GTNRecipe
+from condenset.methods.unrolled.ld import LDRecipe
+from condenset.methods.unrolled.mtt_recipe import MTTRecipe
 
 __all__ = [
     "METHODS",
@@ -70,15 +70,15 @@ __all__ = [
 
 # To add a method, add its module here. The order is that of tables and charts: coresets, then learned sets.
 _MODULES = (
-    "random",
-    "herding",
-    "kcenter",
-    "forgetting",
+    "coresets.random",
+    "coresets.herding",
+    "coresets.kcenter",
+    "coresets.forgetting",
     "matching.mmd",
-    "dd",
-    "ld",
-    "dc",
-    "dsa",
+    "unrolled.dd",
+    "unrolled.ld",
+    "gradient.dc",
+    "gradient.dsa",
     "matching.dm",
     "matching.idm",
     "matching.datadam",
@@ -88,15 +88,15 @@ _MODULES = (
     "matching.tgdd",
     "matching.ncfm",
     "matching.dmplus",
-    "dcc",
-    "idc",
-    "cafe",
-    "mtt",
+    "gradient.dcc",
+    "gradient.idc",
+    "gradient.cafe",
+    "unrolled.mtt",
     "generative.gmmn",
     "generative.vae",
     "generative.gan",
-    "kip",
-    "gtn",
+    "kernel.kip",
+    "unrolled.gtn",
 )
 for _module in _MODULES:
     register_method(importlib.import_module(f"condenset.methods.{_module}").METHOD)

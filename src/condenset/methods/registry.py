@@ -142,7 +142,8 @@ def register_method(method: Method) -> Method:
     Example:
         >>> from dataclasses import dataclass
         >>> import condenset as cs
-        >>> from condenset.methods import Method, random
+        >>> from condenset.methods import Method
+        >>> from condenset.methods.coresets import random
         >>> @dataclass(frozen=True, kw_only=True)
         ... class CopyRecipe(cs.Recipe):
         ...     "Settings of the method."

@@ -19,11 +19,11 @@ from condenset.errors import UserError, check_int, option_name
 from condenset.io.progress import NullProgress
 from condenset.methods import METHODS, DMRecipe, MTTRecipe, Recipe, method_of
 from condenset.methods.common import images_per_class
-from condenset.methods.coreset import NetworkCoresetRecipe
+from condenset.methods.coresets.coreset import NetworkCoresetRecipe
 from condenset.methods.generative.recipe import GenerativeRecipe
 from condenset.methods.matching.network_source import NUM_CHECKPOINTS, estimate_network_bytes
-from condenset.methods.matching.pool_trainer import checkpoint_epochs
-from condenset.methods.matching.pool_training import expert_protocol
+from condenset.methods.matching.pools.trainer import checkpoint_epochs
+from condenset.methods.matching.pools.training import expert_protocol
 from condenset.methods.matching.recipe import POOL_SAMPLERS
 from condenset.methods.samplers import build_on_meta
 from condenset.methods.sharding import split_shards

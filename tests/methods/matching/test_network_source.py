@@ -16,8 +16,8 @@ from condenset.methods import DMRecipe
 from condenset.methods.matching import network_source
 from condenset.methods.matching.dm import condense, estimate_memory, make_problem
 from condenset.methods.matching.network_source import estimate_network_bytes
-from condenset.methods.matching.pool import NetworkPool
-from condenset.methods.matching.pool_training import expert_protocol
+from condenset.methods.matching.pools.pool import NetworkPool
+from condenset.methods.matching.pools.training import expert_protocol
 from condenset.methods.matching.queue import NetworkQueue
 from condenset.methods.samplers import TrainedNetworks
 from condenset.runs.context import RunContext

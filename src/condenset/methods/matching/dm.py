@@ -30,7 +30,7 @@ from condenset.methods.matching.network_source import (
     prepare_networks,
 )
 from condenset.methods.matching.objectives import estimate_objective_memory, make_objective, mean_distance
-from condenset.methods.matching.pool_training import check_pool_memory
+from condenset.methods.matching.pools.training import check_pool_memory
 from condenset.methods.matching.recipe import POOL_SAMPLERS, DMRecipe
 from condenset.methods.matching.sets import Chunk
 from condenset.methods.matching.user_functions import find_function

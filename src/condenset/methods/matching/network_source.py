@@ -21,15 +21,15 @@ from condenset.engine.device import ComputeDevice
 from condenset.engine.tasks import SharedValue, write_files
 from condenset.errors import UserError, check
 from condenset.io.directories import temporary_directory
-from condenset.methods.matching.pool import (
+from condenset.methods.matching.pools.pool import (
     POOL_FILE,
     NetworkPool,
     PoolState,
     check_pool_parent,
     weights_dtype,
 )
-from condenset.methods.matching.pool_trainer import checkpoint_epochs
-from condenset.methods.matching.pool_training import expert_protocol, fill_run_pool
+from condenset.methods.matching.pools.trainer import checkpoint_epochs
+from condenset.methods.matching.pools.training import expert_protocol, fill_run_pool
 from condenset.methods.matching.queue import NetworkQueue, queue_size
 from condenset.methods.matching.recipe import POOL_SAMPLERS, DMRecipe
 from condenset.methods.matching.user_functions import UserNetworks, find_function

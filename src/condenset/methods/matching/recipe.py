@@ -11,9 +11,9 @@ from condenset.config import check_bool_fields, check_int_fields, check_non_nega
 from condenset.data.partition import MAX_FACTOR
 from condenset.errors import check, check_choice
 from condenset.io.user_directories import absolute_path
-from condenset.methods.matching.accuracy_groups import parse_accuracy_range
 from condenset.methods.matching.objectives import parse_objective
-from condenset.methods.matching.pool import NetworkPool, is_pool
+from condenset.methods.matching.pools.accuracy_groups import parse_accuracy_range
+from condenset.methods.matching.pools.pool import NetworkPool, is_pool
 from condenset.methods.matching.sets import Parametrization
 from condenset.methods.matching.user_functions import find_function
 from condenset.methods.recipe import MatchingRecipe

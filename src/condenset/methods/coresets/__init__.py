@@ -1,0 +1,1 @@
+"""Coresets: real images, selected."""

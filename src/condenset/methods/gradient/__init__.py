@@ -1,0 +1,1 @@
+"""Gradient matching and its variants."""

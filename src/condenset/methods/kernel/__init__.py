@@ -1,0 +1,1 @@
+"""Kernel ridge regression on kernels of infinitely wide networks."""

@@ -1,0 +1,1 @@
+"""Methods that differentiate through the training of a network."""
