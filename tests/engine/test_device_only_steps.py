@@ -18,13 +18,17 @@ from condenset.methods.common import images_per_class
 from condenset.methods.generative.adversarial import AdversarialTraining
 from condenset.methods.generative.gmmn import GMMNTraining
 from condenset.methods.generative.vae import VAETraining
+from condenset.methods.gradient.cafe import FeatureAlignment
+from condenset.methods.gradient.dcc import JointGradientMatching
 from condenset.methods.gradient.gradient_matching import GradientMatching
+from condenset.methods.gradient.idc import EfficientMatching
 from condenset.methods.kernel.kip import KernelInducingPoints
 from condenset.methods.matching import dm, mmd
 from condenset.methods.matching.objectives import make_objective
 from condenset.methods.unrolled.dd import DatasetDistillation
 from condenset.methods.unrolled.gtn import GenerativeTeaching
 from condenset.methods.unrolled.ld import LabelDistillation
+from condenset.methods.unrolled.mtt import TrajectoryMatching, load_or_train_experts
 from condenset.runs.context import RunContext
 from condenset.training.dataset import DeviceDataset
 from condenset.training.forgetting import ForgettingCounter
@@ -116,6 +120,23 @@ def test_methods_with_a_network(counts: list[int], norm: str) -> None:
         run_on_meta(
             gradient_matching, gradient_matching.sample_network, gradient_matching.match, trainer._shuffle, step
         )
+
+
+@pytest.mark.parametrize("counts", [EQUAL, UNEQUAL], ids=["equal", "unequal"])
+@pytest.mark.parametrize(
+    ("method", "owner"), [("dcc", JointGradientMatching), ("idc", EfficientMatching), ("cafe", FeatureAlignment)]
+)
+def test_variants_of_gradient_matching(method: str, owner: Any, counts: list[int]) -> None:
+    problem = make_problem(owner, method, counts)
+    run_on_meta(problem, problem.sample_network, problem.match)
+
+
+def test_trajectory_matching() -> None:
+    data, run = tiny_data(UNEQUAL), RunContext(compute=CPU)
+    recipe: Any = tiny_recipe("mtt", ipc=3, student_batch=4, augment="color+crop")
+    weights_ESP, _ = load_or_train_experts(data, recipe, run)
+    problem = TrajectoryMatching(data, recipe, run, images_per_class(data, recipe), weights_ESP)
+    run_on_meta(problem, problem.step)
 
 
 @pytest.mark.parametrize(

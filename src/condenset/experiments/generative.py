@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from condenset.data.condensed_set import CondensedSet
 from condenset.experiments.context import ExperimentContext
-from condenset.experiments.engine_sets import condense_pairs
+from condenset.experiments.engine_sets import score_pairs
 from condenset.experiments.types import ExperimentResult, Table
 from condenset.report.charts import new_chart
 from condenset.report.fonts import displayable_names
@@ -29,8 +29,7 @@ def run_generative(context: ExperimentContext) -> ExperimentResult:
     ipcs = context.choose_ipcs(tiny=(1, 2), small=(1, 10), paper=(1, 10, 50))
     pairs = [(method, ipc) for ipc in ipcs for method in context.methods]
     context.num_parts = len(pairs) * context.num_sets
-    condense_pairs(context, pairs)
-    records = {(method, ipc): context.condense_and_score(f"{method}-{ipc}", method, ipc) for method, ipc in pairs}
+    records = score_pairs(context, pairs)
     rows = [(str(ipc), *(format_accuracy(records[method, ipc]) for method in context.methods)) for ipc in ipcs]
     sets = {
         method: context.condense(f"{method}-{ipcs[-1]}", method, context.recipe(method, ipcs[-1]))

@@ -98,13 +98,13 @@ class MatchingRecipe(Recipe):
         return self.iterations
 
 
-def default_loops(ipc: int) -> dict[str, int]:
+def default_loops(ipc: int, loops: Mapping[int, tuple[int, int]] = LOOPS) -> dict[str, int]:
     """Return outer steps and inner epochs: the published values, interpolated linearly within their range."""
-    sizes = sorted(LOOPS)
+    sizes = sorted(loops)
     above = next((size for size in sizes if size >= ipc), sizes[-1])
     below = max((size for size in sizes if size <= ipc), default=sizes[0])
     fraction = (ipc - below) / (above - below) if above > below else 0.0
-    outer, inner = (round(a + fraction * (b - a)) for a, b in zip(LOOPS[below], LOOPS[above], strict=True))
+    outer, inner = (round(a + fraction * (b - a)) for a, b in zip(loops[below], loops[above], strict=True))
     return {"outer_steps": outer, "inner_epochs": inner}
 
 

@@ -142,3 +142,8 @@ def test_capabilities() -> None:
     reasons = {name: METHODS[name].class_dependence(None) for name in ("gmmn", "vae", "gan", "kip", "gtn")}
     assert [name for name, reason in reasons.items() if not reason] == ["gmmn"]  # a generator per class
     assert not any(METHODS[name].is_coreset or METHODS[name].has_soft_labels for name in reasons)
+
+
+@pytest.mark.parametrize("recipe", [cs.GANRecipe, cs.VAERecipe])
+def test_augmentation_is_the_published_one(recipe: Any) -> None:
+    assert recipe().augment == "crop+cutout"

@@ -95,13 +95,24 @@ def test_dcc_matches_the_sum_of_the_gradients(counts: list[int], chunk: int | No
     torch.testing.assert_close(actual, expected, rtol=1e-3, atol=1e-5)
 
 
-def test_dcc_does_not_train_networks_in_the_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    problem, epochs = make_problem("dcc", [6, 6], iterations=10, warmup=0.2), []
-    monkeypatch.setattr(problem.trainer, "train_epoch", lambda *_, **__: epochs.append(int(problem.clock)))
-    step = problem.make_step()
-    for number in range(9):
-        step(number)
-    assert epochs == [7, 8]  # of the third network; the first two are not trained
+@pytest.mark.parametrize("chunk", [None, 1])
+def test_dcc_matches_each_class_by_itself_in_the_warm_up(chunk: int | None) -> None:
+    """The first step of the first network is one of DC. The second network matches all classes jointly."""
+    problem = make_problem("dcc", [6, 6], chunk=chunk, warmup=0.5)
+    plain = GradientMatching(problem.data, problem.recipe, problem.run, [3, 3])
+    for item in (problem, plain):
+        item.make_step()(0)
+    torch.testing.assert_close(problem.images_NCHW, plain.images_NCHW)
+    torch.testing.assert_close(problem.losses[0], plain.losses[0])
+    jointly = make_problem("dcc", [6, 6], chunk=chunk, warmup=0)
+    jointly.make_step()(0)
+    assert not torch.allclose(jointly.images_NCHW, plain.images_NCHW)
+
+
+def test_dcc_warm_up_is_the_first_steps_of_the_first_networks() -> None:
+    problem = make_problem("dcc", [6, 6], iterations=8, outer_steps=12)
+    steps = [number for number in range(8 * 12) if problem.is_warmup(number)]
+    assert steps == [12 * network + step for network in (0, 1) for step in range(10)]
 
 
 @pytest.mark.parametrize("counts", [[12, 12], [12, 2, 9]], ids=["equal", "unequal"])
@@ -212,7 +223,8 @@ def test_classes_cannot_be_divided_among_workers(name: str) -> None:
 def test_recipes_have_the_published_settings() -> None:
     dcc, idc, cafe = (make_recipe(name, ipc=10, name="cifar10", size=32) for name in ("dcc", "idc", "cafe"))
     assert isinstance(dcc, cs.DCCRecipe) and isinstance(idc, cs.IDCRecipe) and isinstance(cafe, cs.CAFERecipe)
-    assert (dcc.iterations, dcc.loops, dcc.init, dcc.augment) == (1000, (10, 50), "noise", "none")
+    assert (dcc.iterations, dcc.loops, dcc.init, dcc.augment) == (1000, (10, 50), "real", "none")
+    assert (dcc.lr, dcc.warmup, cs.DCCRecipe(ipc=1).loops) == (0.1, 0.25, (10, 5))
     assert (idc.iterations, idc.loops, idc.batch_size, idc.train_images) == (2000, (100, 1), 64, 2000)
     assert (idc.partition, idc.augment, idc.lr) == (2, "color+crop+cutout", 0.125)
     assert (cafe.iterations, cafe.lr, cafe.batch_size, cafe.layer_weight) == (2000, 0.1, 256, 0.4)

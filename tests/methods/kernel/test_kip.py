@@ -94,6 +94,12 @@ def test_process_kernel_equals_the_covariance_of_features(layers: str) -> None:
     torch.testing.assert_close(kernel, features @ features.T / features.shape[1], rtol=0.05, atol=0.02)
 
 
+def test_diagonal_of_the_tangent_kernel_is_exact() -> None:
+    images, depth = random_images(3, 0), 10
+    kernel = neural_kernel(images, images, kernel="ntk", layers="fc", depth=depth)
+    torch.testing.assert_close(kernel.diagonal(), (depth + 1) * images.square().mean((1, 2, 3)), rtol=1e-5, atol=0)
+
+
 def test_regression_loss_equals_a_direct_solve() -> None:
     generator = torch.Generator().manual_seed(0)
     features, real_features = (torch.randn(num, 9, generator=generator) for num in (5, 7))

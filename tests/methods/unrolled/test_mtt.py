@@ -188,7 +188,8 @@ def test_settings_are_the_published_ones() -> None:
     one, ten, fifty = (make_recipe("mtt", ipc=ipc, name="cifar10", size=32) for ipc in (1, 10, 50))
     assert isinstance(one, MTTRecipe) and isinstance(ten, MTTRecipe) and isinstance(fifty, MTTRecipe)
     assert (one.steps, one.expert_epochs, one.max_start_epoch, one.lr, one.zca) == (50, 2, 2, 100.0, True)
-    assert (ten.steps, ten.max_start_epoch, ten.lr, ten.step_size_lr, ten.zca) == (30, 20, 1e5, 1e-4, True)
+    assert (ten.steps, ten.max_start_epoch, ten.lr, ten.step_size_lr, ten.zca) == (30, 20, 100.0, 1e-5, True)
+    assert ten.step_size == 0.001
     assert (fifty.steps, fifty.max_start_epoch, fifty.step_size, fifty.zca) == (30, 40, 0.001, False)
     assert make_recipe("mtt", ipc=40, name="cifar10", size=32, iterations=1).steps == 30  # type: ignore[attr-defined]
     assert make_recipe("mtt", ipc=10, name="own", size=32).zca is False

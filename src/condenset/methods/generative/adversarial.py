@@ -22,6 +22,7 @@ from condenset.methods.generative.recipe import AdversarialRecipe
 from condenset.methods.generative.training import GeneratorTraining
 from condenset.runs.context import RunContext
 
+# Our choice. The published models take 4 (BigGAN) or 5 (DC-VAE) steps, in smaller batches and in longer trainings.
 DISCRIMINATOR_STEPS = 2  # per step of the generator
 AVERAGE_DECAY = 0.999  # of the running average of the generator's weights
 NUM_STATISTICS_BATCHES = 8  # after the training, for the statistics of batch norm
@@ -54,7 +55,7 @@ def build_conv_generator(data: ImageData, width: int) -> ConvGenerator:
 
 
 class AdversarialTraining(GeneratorTraining):
-    """A training in which a discriminator tells real images from generated ones.
+    """A training in which a discriminator separates real images from generated ones.
 
     The result is a running average of the generator's weights.
     """

@@ -26,7 +26,7 @@ from condenset.methods.generative.training import condense_by_generator
 from condenset.methods.registry import Method
 from condenset.runs.context import RunContext
 
-TEMPERATURE = 0.1  # of the contrastive loss
+TEMPERATURE = 0.1  # of the contrastive loss; our choice, 0.07 in the published code
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,12 +1,14 @@
 """DCC: gradient matching over all classes jointly (Lee, Chun, Jung, Yun and Yoon, ICML 2022).
 
 DC matches the gradient of each class by itself. What the classes have in common then dominates. DCC sums the gradients
-of all classes before it matches them, so that differences between classes count.
+of all classes before it matches them, so that differences between classes count: D(Σ_k g_k(real), Σ_k g_k(synthetic)).
+A warm-up matches each class by itself, as DC does.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,65 +18,111 @@ from torch import Tensor
 from condenset.config import check_non_negative_field
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
+from condenset.data.ipc import mean_ipc
 from condenset.engine.memory import split_evenly
 from condenset.errors import check
 from condenset.methods.gradient.chunks import Chunk
 from condenset.methods.gradient.dc import METHOD as DC
 from condenset.methods.gradient.dc import digits_presets
 from condenset.methods.gradient.gradient_matching import GradientMatching, solve
-from condenset.methods.recipe import GradientMatchingRecipe
+from condenset.methods.recipe import LOOPS, GradientMatchingRecipe, default_loops
 from condenset.networks.gradients import joint_gradients
 from condenset.runs.context import RunContext
+
+WARMUP_STEPS = 10  # with each network of the warm-up, as published; its later steps match all classes jointly
+DCC_LOOPS = LOOPS | {1: (10, 5)}  # one image per class has more steps than in DC
 
 
 @dataclass(frozen=True, kw_only=True)
 class DCCRecipe(GradientMatchingRecipe):
     """Settings of gradient matching over all classes jointly.
 
-    The steps are those of DC. For the variant DSAC of the paper, set `augment` and `init` as in `DSARecipe`.
+    The steps are those of DC, except for one image per class. For the variant DSAC of the paper, set `augment` as in
+    `DSARecipe`.
 
     Attributes:
-        lr: Learning rate of the images, ten times that of DC: an image has a smaller share in the joint gradient.
-        warmup: The share of the networks, the first ones, that are not trained between two steps of the images. The
-            paper introduces such a warm-up to stabilise the start. Its length is a choice of this project.
+        warmup: The share of the networks, the first ones, whose first 10 steps match each class by itself.
 
     Further fields: `outer_steps`, `inner_epochs` and `network_lr` (see `GradientMatchingRecipe`); `network`,
     `iterations`, `lr`, `momentum`, `batch_size`, `init` and `augment` (see `MatchingRecipe`); `ipc` and `allow_fewer`
     (see `Recipe`).
     """
 
-    init: str = "noise"
     augment: str = "none"
-    lr: float = 1.0
-    warmup: float = 0.1
+    warmup: float = 0.25
 
     def __post_init__(self) -> None:
+        for name, default in dcc_loops(mean_ipc(self.ipc)).items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, default)
         super().__post_init__()
         check_non_negative_field(self, "warmup")
         check(self.warmup <= 1, "warmup must be a share, from 0 to 1", self.warmup)
 
 
+def dcc_loops(ipc: int) -> dict[str, int]:
+    """Return the published outer steps and inner epochs."""
+    return default_loops(ipc, DCC_LOOPS)
+
+
 class JointGradientMatching(GradientMatching):
-    """Gradient matching with one gradient for all classes.
+    """Gradient matching with one gradient for all classes, after a warm-up with one gradient per class.
 
     All synthetic images pass through the network at once. Real images, which are many more, pass in chunks of classes.
     """
 
-    distance_name = "joint gradient distance"
-    differentiates_weights = True
     recipe: DCCRecipe
 
     def split_classes(self, counts: list[int], max_classes: int) -> list[Chunk]:
         """Return one chunk with all classes."""
         self.real_parts = split_evenly(len(counts), max_classes)
+        self.warmup_chunks = super().split_classes(counts, max_classes)
         return super().split_classes(counts, len(counts))
 
+    def _compile(self, spec: str) -> None:
+        """Compile the functions of the warm-up, and those of the joint gradient."""
+        super()._compile(spec)
+        self.warmup_functions = self.real, self.synthetic
+        self.distance_name = "joint gradient distance"
+        super()._compile(spec)
+        self.joint_functions, self.joint_chunks = (self.real, self.synthetic), self.chunks
+        self.select_gradient(joint=True)
+
+    def select_gradient(self, *, joint: bool) -> None:
+        """Select the gradients that `match` compares: one for all classes, or one per class."""
+        self.differentiates_weights = joint
+        self.chunks = self.joint_chunks if joint else self.warmup_chunks
+        self.real, self.synthetic = self.joint_functions if joint else self.warmup_functions
+
+    def make_match(self) -> Callable[[int], None]:
+        """Return a function that updates the images in a step, given its number."""
+        make_match = super().make_match
+        functions: dict[bool, Callable[[int], None]] = {}  # each is captured when it is first needed
+
+        def match(number: int) -> None:
+            joint = not self.is_warmup(number)
+            self.select_gradient(joint=joint)
+            if joint not in functions:
+                functions[joint] = make_match()
+            functions[joint](number)
+
+        return match
+
+    def is_warmup(self, number: int) -> bool:
+        """Return whether step `number` of the run matches each class by itself."""
+        network, step = divmod(number, self.recipe.loops[0])
+        return step < WARMUP_STEPS and network < self.recipe.warmup * self.recipe.iterations
+
     def compute_gradients(self, *args: Any, create_graph: bool = False) -> dict[str, Tensor]:
-        """Return the gradient of the loss of all classes."""
+        """Return the gradient of the loss of all classes, or those of each class in the warm-up."""
+        if not self.differentiates_weights:
+            return super().compute_gradients(*args, create_graph=create_graph)
         return joint_gradients(self.forward, *args, create_graph=create_graph)
 
     def differentiate_real(self, real_KBCHW: Tensor, chunk: Chunk) -> dict[str, Tensor]:
-        """Return the gradient of the real images of all classes."""
+        """Return the gradient of the real images of all classes, or those of each class in the warm-up."""
+        if not self.differentiates_weights:
+            return super().differentiate_real(real_KBCHW, chunk)
         parts = []
         for part in self.real_parts:
             arguments = real_KBCHW[part], chunk.classes_K[part], chunk.real_weight_KB[part]
@@ -87,20 +135,10 @@ class JointGradientMatching(GradientMatching):
         """The number of chunks of real images and of steps of the network in a step."""
         return len(self.real_parts) + super().num_parts
 
-    def trains_network(self, number: int) -> bool:
-        """Return whether the warm-up is over."""
-        return number >= self.recipe.warmup * self.recipe.image_steps
-
 
 def condense(data: ImageData, recipe: DCCRecipe, run: RunContext) -> CondensedSet:
     """Learn images by gradient matching over all classes jointly."""
     return solve(JointGradientMatching, data, recipe, run)
-
-
-def presets(ipc: int, dataset: str, size: int) -> dict[str, Any]:
-    """Return the quick settings for the digits; images that start from noise need a larger learning rate."""
-    quick = digits_presets(ipc, dataset, size)
-    return quick | {"lr": 10.0} if quick else {}
 
 
 METHOD = dataclasses.replace(
@@ -109,5 +147,6 @@ METHOD = dataclasses.replace(
     recipe=DCCRecipe,
     condense=condense,
     summary="DCC: gradient matching over all classes jointly, with the differences between classes.",
-    presets=presets,
+    presets=digits_presets,
+    ipc_defaults=dcc_loops,
 )

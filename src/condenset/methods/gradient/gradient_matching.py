@@ -161,11 +161,10 @@ class GradientMatching:
 
     def make_step(self) -> Callable[[int], None]:
         """Return the step of the loop, captured if possible; called once the state is restored."""
-        match, (outer_steps, inner_epochs) = self.match, self.recipe.loops
+        outer_steps, inner_epochs = self.recipe.loops
         if self.networks.on_host:
             self._prepare_network(int(self.clock) // outer_steps * outer_steps)  # a resumed run has its weights already
-        else:
-            match = capture_step(self.match, self.match_state, self.run.compute)
+        match = self.make_match()
         if outer_steps > 1 and inner_epochs:
             self.trainer.compile_steps()
 
@@ -173,8 +172,8 @@ class GradientMatching:
             with self.networks.user_code(number):
                 if number % outer_steps == 0:
                     self.sample_network(number)
-                match()
-                if (number + 1) % outer_steps and self.trains_network(number):  # not used after its last match
+                match(number)
+                if (number + 1) % outer_steps:  # the network is not used after its last match
                     first_epoch = self.clock * inner_epochs  # on the device, so that the host need not wait
                     for epoch in range(inner_epochs):
                         self.trainer.train_epoch(
@@ -183,9 +182,10 @@ class GradientMatching:
 
         return step
 
-    def trains_network(self, number: int) -> bool:
-        """Return whether the network is trained after step `number`."""
-        return True
+    def make_match(self) -> Callable[[int], None]:
+        """Return a function that updates the images in a step, given its number; captured if possible."""
+        step = self.match if self.networks.on_host else capture_step(self.match, self.match_state, self.run.compute)
+        return lambda number: step()
 
     @property
     def max_train_steps(self) -> int:

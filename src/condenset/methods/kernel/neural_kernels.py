@@ -49,11 +49,15 @@ def neural_kernel(x_MCHW: Tensor, y_NCHW: Tensor, *, kernel: str, layers: str, d
 
 
 def _relu_expectations(cosine: Tensor) -> tuple[Tensor, Tensor]:
-    """Return 2 E[relu(u) relu(v)] and 2 E[relu'(u) relu'(v)] of standard normal u and v with this correlation."""
-    cosine = cosine.clamp(-MAX_COSINE, MAX_COSINE)
-    angle = torch.acos(cosine)
+    """Return 2 E[relu(u) relu(v)] and 2 E[relu'(u) relu'(v)] of standard normal u and v with this correlation.
+
+    With the angle θ = arccos(correlation), they are (sin θ + (π − θ) cos θ) / π and 1 − θ / π (Cho and Saul, 2009).
+    """
+    angle = torch.acos(cosine.clamp(-MAX_COSINE, MAX_COSINE))
+    # Of an image and itself, the angle is 0. That of the bound would lower the diagonal by about the ridge.
+    angle = angle.masked_fill(cosine >= MAX_COSINE, 0)
     derivative = 1 - angle / math.pi
-    return (1 - cosine.square()).sqrt() / math.pi + derivative * cosine, derivative
+    return angle.sin() / math.pi + derivative * angle.cos(), derivative
 
 
 def _average_patches(maps: Tensor) -> Tensor:
