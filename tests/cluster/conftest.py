@@ -22,6 +22,7 @@ TESTS, SOURCE = Path(__file__).parents[1], Path(condenset.__file__).parents[1]
 HEALTH_CHECK = {"period_ms": 500, "timeout_ms": 2000, "failure_threshold": 2, "initial_delay_ms": 0}
 ENVIRONMENT = {
     **QUIET,
+    "GRPC_ENABLE_FORK_SUPPORT": "0",  # its fork handlers crash now and then when Ray starts the server of a client
     "PYTHONPATH": f"{SOURCE}{os.pathsep}{TESTS}",
     **{f"RAY_health_check_{name}": str(value) for name, value in HEALTH_CHECK.items()},
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import time
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +12,7 @@ import ray
 from ray.cluster_utils import Cluster
 
 from condenset import UserError
-from condenset.engine.ray_tasks import RayEngine
+from condenset.engine.ray_tasks import RayEngine, StoredValue, open_ray
 from condenset.engine.tasks import Task
 from helpers.cluster_tasks import (
     NUM_STEPS,
@@ -21,6 +23,7 @@ from helpers.cluster_tasks import (
     kill_last_process,
     logged_steps,
     sum_array,
+    wait_for,
 )
 
 
@@ -34,6 +37,25 @@ def test_every_task_returns_its_result_once(engine: RayEngine, tmp_path: Path) -
         for number in range(7)
     ]
     assert sorted(engine.run(tasks, DirectoryMonitor(tmp_path))) == [(number, number + 1) for number in range(7)]
+
+
+def test_waiting_task_keeps_its_cpu(engine: RayEngine, tmp_path: Path) -> None:
+    @ray.remote(num_cpus=0)
+    def sleep() -> None:
+        time.sleep(1)
+
+    def make_arguments() -> tuple[StoredValue]:
+        return (StoredValue(sleep.remote()),)
+
+    tasks = [
+        Task(key=str(number), name=str(number), function=wait_for, make_arguments=make_arguments)
+        for number in range(4)  # two per node
+    ]
+    spans: dict[str, list[tuple[float, float]]] = {}
+    for _, (node, began, ended) in engine.run(tasks, DirectoryMonitor(tmp_path)):
+        spans.setdefault(node, []).append((began, ended))
+    for node_spans in spans.values():
+        assert all(ended <= began for (_, ended), (began, _) in itertools.pairwise(sorted(node_spans)))
 
 
 def test_task_that_fails_twice_starts_again(engine: RayEngine, tmp_path: Path) -> None:
@@ -90,6 +112,15 @@ def test_lost_head_node_is_one_line(cluster: Cluster, tmp_path: Path) -> None:
     ray.kill(engine.collector)  # it is on the head node
     with pytest.raises(UserError, match=r"^the Ray cluster failed: ActorDiedError: .*; finished work is kept$"):
         list(engine.run([counting_task(tmp_path / "log")], DirectoryMonitor(tmp_path)))
+
+
+def test_failed_run_leaves_no_actor_in_an_open_connection(cluster: Cluster) -> None:
+    with pytest.raises(KeyboardInterrupt), open_ray(None, num_gpus=0.0, num_cpus=1) as engine:
+        ray.get(engine.collector.take.remote())
+        raise KeyboardInterrupt
+    assert ray.is_initialized()
+    with pytest.raises(ray.exceptions.ActorDiedError):
+        ray.get(engine.collector.take.remote())
 
 
 def test_worker_that_no_node_can_run_is_refused(cluster: Cluster) -> None:

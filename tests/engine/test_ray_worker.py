@@ -27,6 +27,14 @@ def test_attempt_that_another_one_has_replaced_is_asked_to_stop() -> None:
     assert collector.take() == {2: AttemptReport("10.0.0.2", 0.1)}
 
 
+def test_attempt_that_starts_after_it_was_replaced_is_asked_to_stop() -> None:
+    collector = TaskCollector()
+    collector.end(1)  # its node was lost before the worker could report
+    collector.start(1, "10.0.0.1")
+    assert collector.update(1, 0.5, {"checkpoint": b"old"})
+    assert collector.take() == {}
+
+
 def test_stop_request_reaches_the_attempts_that_it_names() -> None:
     collector = TaskCollector()
     collector.request_stop([1])

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import ray
 
 from condenset.engine.tasks import Files, SharedValue, TaskMonitor, TaskSession, write_files
 from condenset.engine.tasks import read_files as read_directory
@@ -45,6 +46,14 @@ def count_slowly(session: TaskSession, log: Path) -> int:
         if session.report(step / NUM_STEPS):
             raise KeyboardInterrupt
     return NUM_STEPS
+
+
+def wait_for(session: TaskSession, value: SharedValue) -> tuple[str, float, float]:
+    """Wait for a value; return the node, and when the task began and ended."""
+    began = time.time()
+    value.get()
+    time.sleep(0.2)
+    return ray.get_runtime_context().get_node_id(), began, time.time()
 
 
 def sum_array(session: TaskSession, values: SharedValue) -> int:

@@ -15,8 +15,10 @@ from condenset.engine.device import ComputeDevice
 from condenset.engine.tasks import Engine, LocalEngine
 from condenset.methods import Recipe
 from condenset.methods.sharding import CondenseJob, check_divisible, condense_jobs, remove_shards
+from condenset.runs import snapshots
 from condenset.runs.context import RunContext
 from condenset.runs.loop import Interrupted
+from condenset.runs.snapshots import read_snapshots
 from helpers.interruption import RecordProgress, StopAtStep
 from helpers.reference_dm import tiny_data
 from helpers.tiny_recipes import tiny_recipe
@@ -70,6 +72,24 @@ def test_loss_of_all_shards_is_that_of_one_process(method: str, data: ImageData,
     losses = [{event["step"]: event["loss"] for event in run.read_events("step")} for run in (whole, divided)]
     assert len(losses[0]) > 2
     assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("method", "max_bytes"), [("dm", 2**20), ("dm", 8 * 12 * 12), ("dmplus", 2**20), ("dsa", 2**20)]
+)
+def test_snapshots_of_all_shards_are_those_of_one_process(
+    method: str, max_bytes: int, data: ImageData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshots, "MAX_BYTES", max_bytes)  # small: one image per class
+    (tmp_path / "whole").mkdir()
+    recipe = tiny_recipe(method)
+    whole = METHODS[method].condense(data, recipe, make_run(directory=tmp_path / "whole", num_snapshots=3))
+    (condensed,) = condense(data, [recipe], make_run(TwoWorkers(), directory=tmp_path, num_snapshots=3))
+    expected, joined = read_snapshots(tmp_path / "whole", whole), read_snapshots(tmp_path, condensed)
+    assert [snapshot.step for snapshot in joined] == [snapshot.step for snapshot in expected]
+    assert len(joined) > 1
+    for first, second in zip(joined, expected, strict=True):
+        assert torch.equal(first.images, second.images)
 
 
 @pytest.mark.parametrize("init", ["real", "noise"])
@@ -132,8 +152,10 @@ def test_stopped_shards_continue_with_the_same_division(
         condense(data, [recipe], run)
     files = [path.name for path in (tmp_path / "tasks").glob("*/*") if path.suffix != ".jsonl"]
     assert sorted(files) == ["checkpoint", "set-0.safetensors"]
-    run = make_run(LocalEngine(), directory=tmp_path, job="dm-2")
+    run = make_run(LocalEngine(), directory=tmp_path, job="dm-2", progress=RecordProgress())
     (condensed,) = condense(data, [recipe], run)
+    assert isinstance(run.progress, RecordProgress)
+    assert 333 <= run.progress.updates[0] <= run.progress.updates[-1] == 1000, "finished shards count"
     assert condensed.provenance["shards"] == 3, "another number of workers does not change the shards"
     assert torch.equal(condensed.images, whole.images)
     remove_shards("dm-2", run)

@@ -102,10 +102,13 @@ class SetSender:
     """Sends a condensed set to tasks. It reaches each machine once."""
 
     def __init__(self, condensed: CondensedSet, engine: Engine) -> None:
-        self._shared = engine.share(condensed)
+        self._condensed, self._engine = condensed, engine
+        self._shared: SharedValue | None = None
 
     def send(self, task: object) -> SharedValue:
         """Return the set for a task."""
+        if self._shared is None:  # not before the first task is handed out, because there may be many sets
+            self._shared = self._engine.share(self._condensed)
         return self._shared
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from condenset.engine.ray_connection import check_reachable, connect, import_ray
-from condenset.engine.ray_worker import VERSIONS, AttemptReport, TaskCollector, run_task
+from condenset.engine.ray_worker import VERSIONS, AttemptReport, TaskCollector, get_value, run_task
 from condenset.engine.tasks import Engine, SharedValue, Task, TaskMonitor, TaskStopped
 from condenset.errors import UserError, format_error
 
@@ -37,14 +37,13 @@ def open_ray(address: str | None, *, num_gpus: float, num_cpus: int) -> Iterator
     is_connected = ray.is_initialized()
     if not is_connected:
         connect(ray, address)
-    try:
+    with contextlib.ExitStack() as stack:
+        if not is_connected:
+            stack.callback(ray.shutdown)
         engine = RayEngine(ray, num_gpus=num_gpus, num_cpus=num_cpus)
+        stack.callback(engine.close)
         engine.check_resources()
         yield engine
-        engine.close()
-    finally:
-        if not is_connected:
-            ray.shutdown()
 
 
 class RayEngine(Engine):
@@ -100,7 +99,7 @@ class RayEngine(Engine):
 
     def share(self, value: Any) -> SharedValue:
         with self._wrap_errors():
-            return _StoredValue(self.ray.put(value))
+            return StoredValue(self.ray.put(value))
 
     def run(self, tasks: Sequence[Task], monitor: TaskMonitor) -> Iterator[tuple[int, Any]]:
         schedule = _Schedule(self, tasks, monitor)
@@ -119,11 +118,11 @@ class RayEngine(Engine):
             raise UserError(f"the Ray cluster failed: {_describe_error(error)}; finished work is kept") from error
 
 
-class _StoredValue(SharedValue):
+class StoredValue(SharedValue):
     """A value in the object store of the cluster."""
 
     def get(self) -> Any:
-        return import_ray().get(self._value)
+        return get_value(self._value)
 
 
 @dataclass(frozen=True)

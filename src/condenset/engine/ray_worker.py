@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,10 +43,12 @@ class TaskCollector:
     def __init__(self) -> None:
         self.reports: dict[int, AttemptReport] = {}
         self.stopped: set[int] = set()
+        self.ended: set[int] = set()
 
     def start(self, attempt: int, node: str) -> None:
-        """Record the node that an attempt runs on."""
-        self.reports[attempt] = AttemptReport(node)
+        """Record the node that an attempt runs on, unless the driver has given the attempt up already."""
+        if attempt not in self.ended:
+            self.reports[attempt] = AttemptReport(node)
 
     def update(self, attempt: int, share: float, files: Files) -> bool:
         """Store progress and changed files of an attempt, and return whether it must stop."""
@@ -70,6 +73,16 @@ class TaskCollector:
     def end(self, attempt: int) -> None:
         """Forget an attempt that has ended or failed."""
         self.reports.pop(attempt, None)
+        self.ended.add(attempt)
+
+
+def get_value(reference: Any) -> Any:
+    """Return a value of the cluster. A thread waits for it.
+
+    While the main thread of a task waits, Ray lends the CPU of the task to another one, and both then run at once.
+    """
+    with ThreadPoolExecutor(1) as executor:
+        return executor.submit(import_ray().get, reference).result()
 
 
 def run_task(
@@ -82,11 +95,11 @@ def run_task(
 ) -> Any:
     """Run a task in a worker."""
     ray = import_ray()
-    ray.get(collector.start.remote(attempt, ray.util.get_node_ip_address()))
+    get_value(collector.start.remote(attempt, ray.util.get_node_ip_address()))
     check_versions(versions)
 
     def send(share: float, changed: Files) -> bool:
-        stop: bool = ray.get(collector.update.remote(attempt, share, changed))
+        stop: bool = get_value(collector.update.remote(attempt, share, changed))
         return stop
 
     return TaskSession(files, send).run(function, arguments)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING
 
@@ -11,11 +12,17 @@ import torch
 
 from condenset.continual.memory import Memory
 from condenset.data.class_selection import select_classes
+from condenset.data.condensed_set import CondensedSet
+from condenset.data.image_data import ImageData
 from condenset.engine import rng
 from condenset.experiments.context import ExperimentContext
+from condenset.experiments.engine_sets import make_score_request, make_set_requests
 from condenset.experiments.types import ExperimentResult, Table, summarize_accuracies
+from condenset.pipeline.condensing import SetRequest, condense_missing
 from condenset.pipeline.results import Record, condense_cost
 from condenset.report.charts import draw_curve, new_panels
+from condenset.training.evaluation import score_together
+from condenset.training.protocol import Protocol
 from condenset.training.scores import format_accuracy
 
 if TYPE_CHECKING:
@@ -36,13 +43,16 @@ def run_continual(context: ExperimentContext) -> ExperimentResult:
     (ipc,) = context.choose_ipcs(tiny=(2,), small=(20,), paper=(20,))
     num_orders = context.for_scale(tiny=1, small=2, paper=5)
     context.num_parts = sum(step_counts) * len(context.methods) * num_orders
-    records = [
-        record
+    streams = [
+        Stream(method, ipc, steps, order)
         for steps in step_counts
         for method in context.methods
         for order in range(num_orders)
-        for record in _run_stream(context, method, ipc, steps, order)
     ]
+    if context.run.engine is not None:
+        for order in range(num_orders):  # not all at once, because each order is a copy of the images
+            _run_at_once(context, [stream for stream in streams if stream.order == order])
+    records = [record for stream in streams for record in _run_stream(context, stream)]
     rows = []
     for steps in step_counts:
         for title, summarize in (("final", final_accuracy), ("average over steps", average_accuracy)):
@@ -52,31 +62,96 @@ def run_continual(context: ExperimentContext) -> ExperimentResult:
     return ExperimentResult(records=records, table=table, draw=lambda: _draw(records, step_counts), ipcs=(ipc,))
 
 
-def _run_stream(context: ExperimentContext, method: str, ipc: int, steps: int, order: int) -> list[Record]:
+def _run_stream(context: ExperimentContext, stream: Stream) -> list[Record]:
     """Feed one memory with the classes of one order, and return a record per step."""
-    compute, records = context.run.compute, []
-    protocol = context.protocol(num_networks=context.for_scale(tiny=2, small=3, paper=3))  # per order
-    seed = int(rng.make_key(context.run.seed, "order", order, steps)[0])
-    recipe = dataclasses.asdict(context.recipe(method, ipc))
-    memory = Memory(method=method, seed=seed, device=str(compute.device), precision=compute.precision, **recipe)
-    for number, class_names in enumerate(_classes_by_step(context, steps, order), start=1):
-        name = f"{method}-{steps}-{order}-{number}"
-        step_data = memory.prepare_step(select_classes(context.splits.train, class_names))
-        with context.with_seed(seed):
-            condensed = context.condense(name, method, memory.recipe(step_data), step_data)
-            memory.store(condensed, step_data)
-            record = context.score(name, memory.set, protocol, memory.select_test(context.splits.require_test()))
-        fields = {"method": method, "ipc": memory.ipc, "steps": steps, "order": order, "step": number}
-        fields |= {"classes": list(condensed.class_names), "classes_seen": len(memory.class_names)}
+    memory, protocol, records = stream.make_memory(context), _protocol(context), []
+    for number, images in enumerate(stream.iter_steps(context), start=1):
+        condensed = stream.add_step(context, memory, number, images)
+        with context.with_seed(memory.seed):
+            test_set = memory.select_test(context.splits.require_test())
+            record = context.score(stream.part(number), memory.set, protocol, test_set)
+        fields = {"method": stream.method, "ipc": memory.ipc, "steps": stream.steps, "order": stream.order}
+        fields |= {"step": number, "classes": list(condensed.class_names), "classes_seen": len(memory.class_names)}
         records.append({**fields, **condense_cost(condensed.provenance), **record})
     return records
 
 
-def _classes_by_step(context: ExperimentContext, steps: int, order: int) -> list[list[str]]:
-    """Return the names of the classes that arrive in each step."""
-    names = context.splits.train.class_names
-    classes = rng.permutation(rng.make_key(context.run.seed, "classes", order), 0, len(names))
-    return [[names[index] for index in indices.tolist()] for indices in torch.tensor_split(classes, steps)]
+def _run_at_once(context: ExperimentContext, streams: Sequence[Stream]) -> None:
+    """Condense the sets of several streams at the same time on the engine, then score their memories."""
+    images = {stream.steps: list(stream.iter_steps(context)) for stream in streams}  # the same for all methods
+    set_requests = [
+        request for stream in streams for request in stream.make_set_requests(context, images[stream.steps])
+    ]
+    condense_missing(set_requests, context.run)
+    test_sets: dict[tuple[str, ...], ImageData] = {}  # by classes so far, the same for all methods
+    protocol, requests = _protocol(context), []
+    for stream in streams:
+        memory = stream.make_memory(context)
+        for number, step_images in enumerate(images[stream.steps], start=1):
+            stream.add_step(context, memory, number, step_images)
+            if memory.class_names not in test_sets:
+                test_sets[memory.class_names] = memory.select_test(context.splits.require_test())
+            with context.with_seed(memory.seed):
+                test_set = test_sets[memory.class_names]
+                requests.append(make_score_request(context, stream.part(number), memory.set, protocol, test_set))
+    score_together(requests, context.run)
+
+
+def _protocol(context: ExperimentContext) -> Protocol:
+    return context.protocol(num_networks=context.for_scale(tiny=2, small=3, paper=3))  # per order
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Classes that arrive in one random order, for one memory.
+
+    Attributes:
+        method: The method that condenses.
+        ipc: Images per class.
+        steps: Number of steps.
+        order: Number of the order.
+    """
+
+    method: str
+    ipc: int
+    steps: int
+    order: int
+
+    def part(self, number: int) -> str:
+        """Return the name of the part of a step."""
+        return f"{self.method}-{self.steps}-{self.order}-{number}"
+
+    def make_memory(self, context: ExperimentContext) -> Memory:
+        """Return an empty memory."""
+        compute, recipe = context.run.compute, dataclasses.asdict(context.recipe(self.method, self.ipc))
+        seed = int(rng.make_key(context.run.seed, "order", self.order, self.steps)[0])
+        return Memory(method=self.method, seed=seed, device=str(compute.device), precision=compute.precision, **recipe)
+
+    def iter_steps(self, context: ExperimentContext) -> Iterator[ImageData]:
+        """Yield the images of each step."""
+        train = context.splits.train
+        classes = rng.permutation(rng.make_key(context.run.seed, "classes", self.order), 0, train.num_classes)
+        for indices in torch.tensor_split(classes, self.steps):
+            yield select_classes(train, [train.class_names[index] for index in indices.tolist()])
+
+    def add_step(self, context: ExperimentContext, memory: Memory, number: int, images: ImageData) -> CondensedSet:
+        """Condense the images of a step, or load their set, and store it in the memory."""
+        data = memory.prepare_step(images)
+        with context.with_seed(memory.seed):
+            condensed = context.condense(self.part(number), self.method, memory.recipe(data), data)
+        memory.store(condensed, data)
+        return condensed
+
+    def make_set_requests(self, context: ExperimentContext, images: Sequence[ImageData]) -> list[SetRequest]:
+        """Return the sets of all steps. None depends on another: the classes differ, and the normalisation does not."""
+        memory = self.make_memory(context)
+        steps = {self.part(number): memory.prepare_step(data) for number, data in enumerate(images, start=1)}
+        with context.with_seed(memory.seed):
+            return [
+                request
+                for name, data in steps.items()
+                for request in make_set_requests(context, {name: memory.recipe(data)}, data)
+            ]
 
 
 def _select(records: Sequence[Record], steps: int, method: str) -> list[Record]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 
 from condenset.experiments.context import ExperimentContext
-from condenset.experiments.engine_sets import condense_pairs
+from condenset.experiments.engine_sets import condense_pairs, score_repeatedly
 from condenset.experiments.types import ExperimentResult, Table
 from condenset.pipeline.results import Record, condense_cost
 from condenset.report.charts import draw_bars
@@ -21,6 +21,12 @@ def run_family(context: ExperimentContext) -> ExperimentResult:
     pairs = [(method, ipc) for ipc in ipcs for method in context.methods]
     context.num_parts = len(pairs) * (1 + len(protocols)) * context.num_sets
     condense_pairs(context, pairs)
+    parts = {
+        f"{method}-{ipc}-{protocol}": (f"{method}-{ipc}", context.protocol(protocol=protocol))
+        for method, ipc in pairs
+        for protocol in protocols
+    }
+    score_repeatedly(context, parts)
     records = {
         (method, ipc, protocol): context.repeat(functools.partial(_measure, context, method, ipc, protocol))
         for method, ipc in pairs
@@ -39,8 +45,7 @@ def run_family(context: ExperimentContext) -> ExperimentResult:
 
 def _measure(context: ExperimentContext, method: str, ipc: int, protocol: str, suffix: str) -> Record:
     """Score a set by a protocol. The set exists already."""
-    name = f"{method}-{ipc}{suffix}"
-    condensed = context.condense(name, method, context.recipe(method, ipc))
-    record = context.score(f"{name}-{protocol}", condensed, context.protocol(protocol=protocol))
+    condensed = context.condense(f"{method}-{ipc}{suffix}", method, context.recipe(method, ipc))
+    record = context.score(f"{method}-{ipc}-{protocol}{suffix}", condensed, context.protocol(protocol=protocol))
     sizes = {"images": len(condensed), "storage_bytes": condensed.storage_bytes}
     return {"method": method, "ipc": ipc, **sizes, **condense_cost(condensed.provenance), **record}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from condenset.data.condensed_set import CondensedSet
 from condenset.experiments.context import ExperimentContext
-from condenset.experiments.engine_sets import condense_repeatedly
+from condenset.experiments.engine_sets import condense_repeatedly, score_repeatedly
 from condenset.experiments.types import ExperimentResult, Table
 from condenset.methods import DMRecipe, Recipe
 from condenset.methods.matching.pools.accuracy_groups import EDGES
@@ -78,7 +78,9 @@ def _score_groups(
         condensed = condense(group, suffix)[name]
         return {**condense_cost(condensed.provenance), **context.score(name, condensed, context.protocol())}
 
-    condense_repeatedly(context, {name: recipe for group in groups for name, recipe in recipes(group, "").items()})
+    parts = {name: recipe for group in groups for name, recipe in recipes(group, "").items()}
+    condense_repeatedly(context, parts)
+    score_repeatedly(context, {name: (name, context.protocol()) for name in parts})
     sets: dict[tuple[str, int], CondensedSet] = {}
     records: dict[tuple[str, int], Record] = {}
     for group in groups:

@@ -11,7 +11,7 @@ import torch
 from condenset import networks
 from condenset.errors import check
 from condenset.experiments.context import ExperimentContext
-from condenset.experiments.engine_sets import condense_pairs, condense_repeatedly
+from condenset.experiments.engine_sets import condense_repeatedly, score_pairs, score_repeatedly
 from condenset.experiments.types import ExperimentResult, Table
 from condenset.pipeline.results import Record, condense_cost
 from condenset.report.charts import draw_bars, draw_curve, new_chart
@@ -49,9 +49,7 @@ def _score_pairs(
 ) -> tuple[dict[tuple[str, int], Record], Record]:
     """Score sets by (method, images per class), and the whole dataset."""
     context.num_parts = len(pairs) * context.num_sets + 1
-    condense_pairs(context, pairs)
-    records = {(method, ipc): context.condense_and_score(f"{method}-{ipc}", method, ipc) for method, ipc in pairs}
-    return records, context.score_whole()
+    return score_pairs(context, pairs, whole=True), context.score_whole()
 
 
 def run_batchnorm(context: ExperimentContext) -> ExperimentResult:
@@ -65,11 +63,13 @@ def run_batchnorm(context: ExperimentContext) -> ExperimentResult:
         for method in context.methods
     }
     condense_repeatedly(context, recipes)
+    protocols = {norm: context.protocol(network=spec) for norm, spec in specs.items()}
+    parts = {f"{method}-{norm}": protocol for norm, protocol in protocols.items() for method in context.methods}
+    score_repeatedly(context, {name: (name, protocol) for name, protocol in parts.items()})
     records: dict[tuple[str, str], Record] = {}
     for norm, spec in specs.items():
-        protocol = context.protocol(network=spec)
         for method in context.methods:
-            record = context.condense_and_score(f"{method}-{norm}", method, ipc, protocol, network=spec)
+            record = context.condense_and_score(f"{method}-{norm}", method, ipc, protocols[norm], network=spec)
             records[norm, method] = {**record, "norm": norm}
     rows = [(norm, *(format_accuracy(records[norm, method]) for method in context.methods)) for norm in specs]
     bars = {(method, f"{norm} norm"): record for (norm, method), record in records.items()}
@@ -99,12 +99,14 @@ def run_architectures(context: ExperimentContext) -> ExperimentResult:
     pairs += [("dm", name) for name in train_specs if "dm" in context.methods]
     recipes = {(method, source): context.recipe(method, ipc, network=train_specs[source]) for method, source in pairs}
     context.num_parts = len(pairs) * (1 + len(test_specs)) * context.num_sets
-    condense_repeatedly(context, {f"{method}-{source}": recipe for (method, source), recipe in recipes.items()})
+    protocols = {target: context.protocol(network=spec) for target, spec in test_specs.items()}
+    sets = {f"{method}-{source}": recipe for (method, source), recipe in recipes.items()}
+    condense_repeatedly(context, sets)
+    score_repeatedly(context, {f"{name}-{target}": (name, protocols[target]) for name in sets for target in test_specs})
 
     def measure(method: str, source: str, target: str, suffix: str) -> Record:
         condensed = context.condense(f"{method}-{source}{suffix}", method, recipes[method, source])
-        protocol = context.protocol(network=test_specs[target])
-        record = context.score(f"{method}-{source}-{target}{suffix}", condensed, protocol)
+        record = context.score(f"{method}-{source}-{target}{suffix}", condensed, protocols[target])
         return {**condense_cost(condensed.provenance), **record}
 
     records: list[Record] = []

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from condenset.errors import check
 from condenset.experiments.context import ExperimentContext
+from condenset.experiments.engine_sets import score_once
 from condenset.experiments.types import ExperimentResult, Table
 from condenset.methods import Recipe
 from condenset.pipeline.results import Record, condense_cost
@@ -20,7 +21,10 @@ MIN_SECONDS = 1e-3  # shorter times are drawn here
 
 
 def run_training_time(context: ExperimentContext) -> ExperimentResult:
-    """Score the set of every method after a number of iterations that grows geometrically."""
+    """Score the set of every method after a number of iterations that grows geometrically.
+
+    Sets are condensed one after the other in this process, also with an engine, because their seconds are measured.
+    """
     (ipc,) = context.choose_ipcs(tiny=(1,), small=(50,), paper=(50,))
     num_points = context.for_scale(tiny=3, small=6, paper=10)
     recipes = {method: context.recipe(method, ipc) for method in context.methods}
@@ -28,14 +32,16 @@ def run_training_time(context: ExperimentContext) -> ExperimentResult:
         check(num_image_steps(recipe) > 0, f"iterations of {method} must be 1 or more in this experiment", 0)
     steps = {method: log_spaced(num_image_steps(recipe), num_points) for method, recipe in recipes.items()}
     context.num_parts = len(recipes) + sum(map(len, steps.values()))
-    records: list[Record] = []
     for method, recipe in recipes.items():
-        name = f"{method}-{ipc}"
-        context.condense(name, method, recipe, snapshots=steps[method])
-        for step in steps[method]:
-            condensed = context.load_snapshot(name, step)
-            fields = {"method": method, "ipc": ipc, "step": step, **condense_cost(condensed.provenance)}
-            records.append({**fields, **context.score(f"{name}-{step}", condensed, context.protocol())})
+        context.condense(f"{method}-{ipc}", method, recipe, snapshots=steps[method])
+    sets = {
+        (method, step): context.load_snapshot(f"{method}-{ipc}", step) for method in recipes for step in steps[method]
+    }
+    score_once(context, {f"{method}-{ipc}-{step}": condensed for (method, step), condensed in sets.items()})
+    records: list[Record] = []
+    for (method, step), condensed in sets.items():
+        fields = {"method": method, "ipc": ipc, "step": step, **condense_cost(condensed.provenance)}
+        records.append({**fields, **context.score(f"{method}-{ipc}-{step}", condensed, context.protocol())})
     rows: list[tuple[str, ...]] = [
         (record["method"], str(record["step"]), f"{total_seconds(record):.3g}", format_accuracy(record))
         for record in records

@@ -29,6 +29,7 @@ from condenset.methods.recipe import Recipe
 from condenset.methods.registry import METHODS, SharedNetworks, method_of
 from condenset.runs.context import RunContext
 from condenset.runs.events import EVENTS, iter_events
+from condenset.runs.snapshots import join_snapshots
 from condenset.runs.tasks import WorkerSettings, open_worker_run, remove_task_files, run_tasks, task_directory
 
 LARGEST_SHARD, SMALLEST_SHARD = 2, 16  # parts of the classes that a worker would have
@@ -82,7 +83,9 @@ def condense_jobs(jobs: Sequence[CondenseJob], run: RunContext) -> Iterator[tupl
         names = ", ".join(job.run.job or method_of(job.recipes[0]).name for job in jobs)
         names = names if len(jobs) <= MAX_NAMES else f"{len(jobs)} sets"
         remaining = collections.Counter(number for number, _ in owners)
-        for index, _, _ in run_tasks(run, tasks, f"{names} on {engine.name}", STEPS_SHOWN):
+        num_classes = max(1, sum(job.data.num_classes for job in jobs))
+        done = STEPS_SHOWN - round(STEPS_SHOWN * sum(task.weight for task in tasks) / num_classes)
+        for index, _, _ in run_tasks(run, tasks, f"{names} on {engine.name}", STEPS_SHOWN, done):
             number = owners[index][0]
             remaining[number] -= 1
             if not remaining[number]:
@@ -96,8 +99,7 @@ def remove_shards(job: str, run: RunContext) -> None:
         return
     key = _job_key(job)
     (directory / f"{key}.json").unlink(missing_ok=True)
-    names = [path.name for path in directory.iterdir()] if directory.is_dir() else []
-    remove_task_files(run, [name for name in names if name.startswith(f"{key}.")])
+    remove_task_files(run, f"{key}.")
 
 
 class DividedJob:
@@ -169,10 +171,16 @@ class DividedJob:
         )
 
     def join(self) -> list[CondensedSet]:
-        """Return the sets, with the classes of all shards in their order. Log the loss of all classes."""
+        """Return the sets, with the classes of all shards in their order. Store the losses and snapshots of the job."""
         self._log_losses()
-        shards = [[CondensedSet.load(path) for path in self._paths(index)] for index in range(len(self.shards))]
-        return [self._join_set(number, [sets[number] for sets in shards]) for number in range(len(self.job.recipes))]
+        directories, sets = [self.directory / self._key(index) for index in range(len(self.shards))], []
+        for number in range(len(self.job.recipes)):
+            parts = [CondensedSet.load(directory / _set_name(number)) for directory in directories]
+            sets.append(self._join_set(number, parts))
+            if self.job.run.directory is not None:
+                self.job.run.verify_identity()
+                join_snapshots(self.job.run.directory, sets[-1], list(zip(directories, parts, strict=True)))
+        return sets
 
     def _log_losses(self) -> None:
         """Log the sum of the losses of all shards, at the iterations that each of them logged."""

@@ -44,7 +44,7 @@ def load_or_condense(
     entry, shared = METHODS[method], _choose_shared(method, recipe, data, run, others)
     run.recipe, run.previous_seconds = _checkpoint_recipe(method, recipe, list(shared.values()), data, run), 0.0
     recipes = [recipe, *shared.values()]
-    if run.engine is not None and not run.snapshots:  # workers do not save snapshots
+    if run.engine is not None and not run.snapshots:  # exact sets with their seconds: not of shards
         ((_, sets),) = condense_jobs([CondenseJob(recipes=recipes, data=data, run=run)], run)
     elif shared:
         assert entry.condense_sizes is not None
@@ -68,22 +68,24 @@ class SetRequest:
     Attributes:
         path: File of the set.
         recipe: Its settings.
+        data: The training images.
         run: The run, with the job and the seed of the set.
         others: Sets of other sizes, by path, that can be learned at once with it.
     """
 
     path: Path
     recipe: Recipe
+    data: ImageData
     run: RunContext
     others: Mapping[Path, Recipe]
 
 
-def condense_missing(requests: Sequence[SetRequest], data: ImageData, run: RunContext) -> None:
+def condense_missing(requests: Sequence[SetRequest], run: RunContext) -> None:
     """Condense the sets that do not exist yet as tasks of the engine of a run, all at the same time."""
     jobs, paths = [], []
     covered: set[Path] = set()  # learned at once with an earlier set
     for request in requests:
-        job_run, recipe, method = request.run, request.recipe, method_of(request.recipe).name
+        job_run, recipe, data, method = request.run, request.recipe, request.data, method_of(request.recipe).name
         if request.path in covered or load_stored_set(request.path, recipe, data, job_run):
             continue
         shared = _choose_shared(method, recipe, data, job_run, request.others)

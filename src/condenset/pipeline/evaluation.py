@@ -34,7 +34,7 @@ from condenset.runs.directory import check_output_directory, claim_run_directory
 from condenset.runs.events import is_fraction
 from condenset.runs.identity import RunIdentity, create_run
 from condenset.runs.tasks import open_run_engine
-from condenset.training.evaluation import score_set
+from condenset.training.evaluation import ScoreRequest, score_set, score_together
 from condenset.training.scores import Scores
 
 EvaluationSession = Callable[[EvaluationConfig, RunContext], AbstractContextManager[None]]
@@ -163,6 +163,8 @@ def _execute(
     run = RunContext(compute=compute, directory=directory, identity=identity, engine=engine)
     names, records = [job.name for job in config.jobs], _read_finished(run)
     with session(config, run):
+        if engine is not None and any(name not in records for name in names):
+            _score_on_engine(config, cache, run)
         for number, job in enumerate(config.jobs, start=1):
             if job.name in records:
                 continue
@@ -172,6 +174,17 @@ def _execute(
             write_results(directory / "results.json", [records[name] for name in names if name in records])
         run.delete_checkpoint()
     return EvaluationResult(directory=directory, records=[records[name] for name in names])
+
+
+def _score_on_engine(config: EvaluationConfig, cache: TestImageCache, run: RunContext) -> None:
+    """Score the sets of all jobs as tasks of the engine, at the same time."""
+    files = {job.file: job for job in config.jobs}
+    sets = {file: _load_set(job) for file, job in files.items()}
+    requests = []
+    for job in config.jobs:
+        test, job_run = cache.reload(job.source, job.test_fingerprint), run.derive(seed=job.seed, job=job.name)
+        requests.append(ScoreRequest(sets[job.file], test, job.protocol, job_run))
+    score_together(requests, run)
 
 
 def _read_finished(run: RunContext) -> dict[str, Record]:

@@ -14,7 +14,7 @@ from condenset.pipeline.results import Record, make_record, read_results, write_
 from condenset.report.charts import save_comparison
 from condenset.report.grid import save_grid
 from condenset.runs.context import RunContext
-from condenset.training.evaluation import score_set
+from condenset.training.evaluation import ScoreRequest, score_set, score_together
 from condenset.training.scores import name_protocol
 
 WHOLE_NETWORK = "networks/whole.safetensors"  # trained on the whole dataset; the report shows its features
@@ -31,6 +31,8 @@ def execute_plan(plan: Plan, splits: Splits, run: RunContext) -> list[Record]:
     keys = [job.name for job in plan.jobs]
     if run.engine is not None:
         _condense_on_engine(plan, splits.train, run)
+        if any(key not in records for key in keys):
+            _score_on_engine(plan, splits, run)
     for number, (key, job) in enumerate(zip(keys, plan.jobs, strict=True), start=1):
         if key in records and _has_set(plan, job, splits.train, run):
             continue
@@ -65,8 +67,19 @@ def _condense_on_engine(plan: Plan, data: ImageData, run: RunContext) -> None:
     for job in plan.condense_jobs:
         path, others = _set_paths(plan, job, run.directory)
         if path is not None and job.recipe is not None:
-            requests.append(SetRequest(path, job.recipe, run.derive(job=job.name), others))
-    condense_missing(requests, data, run)
+            requests.append(SetRequest(path, job.recipe, data, run.derive(job=job.name), others))
+    condense_missing(requests, run)
+
+
+def _score_on_engine(plan: Plan, splits: Splits, run: RunContext) -> None:
+    """Score the sets of all jobs as tasks of the engine of the run, at the same time."""
+    requests = []
+    for job in plan.jobs:
+        protocol = plan.protocol if job.recipe else plan.whole
+        if protocol is not None and run.directory is not None:
+            train_set = CondensedSet.load(plan.set_path(job, run.directory)) if job.recipe else splits.train
+            requests.append(ScoreRequest(train_set, splits.require_test(), protocol, run.derive(job=job.name)))
+    score_together(requests, run)
 
 
 def _has_set(plan: Plan, job: Job, data: ImageData, run: RunContext) -> bool:

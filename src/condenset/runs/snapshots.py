@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -78,11 +80,35 @@ def set_name(condensed: CondensedSet) -> str:
 
 def write_snapshot(directory: Path, step: int, condensed: CondensedSet) -> None:
     """Write the images of a set after `step` iterations to the directory of a run."""
-    indices = choose_images(condensed)
-    path = directory / SNAPSHOTS / set_name(condensed) / f"{step}.safetensors"
-    info = {"step": step, "seconds": condensed.provenance.get("seconds", 0.0)}
+    indices, seconds = choose_images(condensed), condensed.provenance.get("seconds", 0.0)
+    snapshot = Snapshot(step, seconds, to_pixels(condensed.images[indices]), indices)
+    _write(directory / SNAPSHOTS / set_name(condensed), snapshot)
+
+
+def join_snapshots(directory: Path, condensed: CondensedSet, shards: Sequence[tuple[Path, CondensedSet]]) -> None:
+    """Write the snapshots of a set whose classes were condensed in shards, at the iterations that all shards saved.
+
+    Args:
+        directory: The directory of the run.
+        condensed: The set.
+        shards: Directory and set of each shard, in the order of the classes.
+    """
+    saved = [{snapshot.step: snapshot for snapshot in read_snapshots(path, part)} for path, part in shards]
+    offsets = itertools.accumulate((len(part) for _, part in shards[:-1]), initial=0)
+    starts, selected = list(offsets), choose_images(condensed)
+    for step in set.intersection(*map(set, saved)):
+        parts = [snapshots[step] for snapshots in saved]
+        indices = torch.cat([part.indices + start for part, start in zip(parts, starts, strict=True)])
+        images = torch.cat([part.images for part in parts])[torch.isin(indices, selected)]
+        seconds = round(sum(part.seconds for part in parts), 3)
+        _write(directory / SNAPSHOTS / set_name(condensed), Snapshot(step, seconds, images, selected))
+
+
+def _write(directory: Path, snapshot: Snapshot) -> None:
+    path = directory / f"{snapshot.step}.safetensors"
+    info = {"step": snapshot.step, "seconds": snapshot.seconds}
     with wrap_os_errors(path):
-        tensors = {"images": to_pixels(condensed.images[indices]), "indices": indices}
+        tensors = {"images": snapshot.images, "indices": snapshot.indices}
         write_tensors(path, tensors, {"snapshot": json.dumps(info)})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import shutil
 import signal
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,6 +37,7 @@ class WorkerSettings:
     recipe: Mapping[str, Any]
     classes_per_chunk: int | None
     memory_limit: int | None
+    num_snapshots: int
     checkpoint_seconds: float
 
     @classmethod
@@ -50,6 +52,7 @@ class WorkerSettings:
             recipe=dict(run.recipe),
             classes_per_chunk=run.classes_per_chunk,
             memory_limit=run.memory_limit,
+            num_snapshots=run.num_snapshots,
             checkpoint_seconds=checkpoint.CHECKPOINT_SECONDS,
         )
 
@@ -90,6 +93,7 @@ def open_worker_run(settings: WorkerSettings, session: TaskSession) -> Iterator[
         recipe=settings.recipe,
         classes_per_chunk=settings.classes_per_chunk,
         memory_limit=settings.memory_limit,
+        num_snapshots=settings.num_snapshots,
     )
     run.progress = _SessionProgress(run, session)
     with torch_defaults(), use_threads(settings.threads), compute.activate():
@@ -114,8 +118,8 @@ class _SessionProgress(NullProgress):
 class _RunMonitor(TaskMonitor):
     """Show the progress of all tasks as one, and store their files in the directory of the run."""
 
-    def __init__(self, run: RunContext, tasks: Sequence[Task], directory: Path, total: float) -> None:
-        self.run, self.tasks, self.directory, self.total = run, tasks, directory, total
+    def __init__(self, run: RunContext, tasks: Sequence[Task], directory: Path, total: float, done: float) -> None:
+        self.run, self.tasks, self.directory, self.total, self.done = run, tasks, directory, total, done
         self.shares = [0.0] * len(tasks)
         self.nodes: dict[int, str] = {}
         self.num_done = 0
@@ -145,8 +149,9 @@ class _RunMonitor(TaskMonitor):
     def show(self) -> None:
         """Show the progress of all tasks, weighted by their work."""
         weights = [task.weight for task in self.tasks]
-        done = sum(share * weight for share, weight in zip(self.shares, weights, strict=True)) / sum(weights)
-        self.run.progress.update(done * self.total, f"{self.num_done} of {len(self.tasks)} tasks")
+        share = sum(share * weight for share, weight in zip(self.shares, weights, strict=True)) / sum(weights)
+        done = self.done + share * (self.total - self.done)
+        self.run.progress.update(done, f"{self.num_done} of {len(self.tasks)} tasks")
 
     def record_start(self, index: int, node: str) -> None:
         self.nodes[index] = node
@@ -156,7 +161,9 @@ class _RunMonitor(TaskMonitor):
         self.run.log_event("task", name=self.tasks[index].name, state="failed", node=node, reason=reason)
 
 
-def run_tasks(run: RunContext, tasks: Sequence[Task], description: str, total: int) -> Iterator[tuple[int, Path, Any]]:
+def run_tasks(
+    run: RunContext, tasks: Sequence[Task], description: str, total: int, done: int = 0
+) -> Iterator[tuple[int, Path, Any]]:
     """Run tasks on the engine of a run; yield index, directory and result of each in order of completion.
 
     The directory has the files that the task wrote. It stays until `remove_task_files` removes it.
@@ -166,6 +173,7 @@ def run_tasks(run: RunContext, tasks: Sequence[Task], description: str, total: i
         tasks: The tasks.
         description: The label of the progress display.
         total: The steps that the display counts for all tasks together.
+        done: The steps of `total` that were done before, by tasks of an interrupted run.
 
     Raises:
         Interrupted: If the user asks to stop.
@@ -178,8 +186,8 @@ def run_tasks(run: RunContext, tasks: Sequence[Task], description: str, total: i
         directory = task_directory(run)
         if directory is None:
             directory = stack.enter_context(temporary_directory("condenset-run"))
-        monitor = _RunMonitor(run, tasks, directory, total)
-        stack.enter_context(track_progress(run, description, total))
+        monitor = _RunMonitor(run, tasks, directory, total, done)
+        stack.enter_context(track_progress(run, description, total, done))
         for index, result in run.engine.run(tasks, monitor):
             monitor.finish(index)
             yield index, directory / tasks[index].key, result
@@ -192,11 +200,11 @@ def task_directory(run: RunContext) -> Path | None:
     return run.directory / TASKS if run.directory else None
 
 
-def remove_task_files(run: RunContext, keys: Sequence[str]) -> None:
-    """Remove the files of tasks whose results are saved elsewhere."""
+def remove_task_files(run: RunContext, prefix: str) -> None:
+    """Remove the files of tasks whose keys begin with `prefix`, after their results have been saved elsewhere."""
     if directory := task_directory(run):
         run.verify_identity()
-        for key in keys:
-            shutil.rmtree(directory / key, ignore_errors=True)
+        for path in directory.glob(f"{glob.escape(prefix)}*"):
+            shutil.rmtree(path, ignore_errors=True)
         with contextlib.suppress(OSError):  # it does not exist, or other tasks have files in it
             directory.rmdir()

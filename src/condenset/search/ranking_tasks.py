@@ -42,7 +42,7 @@ def rank_on_engine(ranker: Ranker, engine: Engine, description: str) -> None:
     num_networks = ranker.protocol.num_networks
     for index, _, result in run_tasks(run, tasks, description, sum(map(len, groups)) * num_networks):
         _record(ranker, *result)
-        remove_task_files(run, [tasks[index].key])
+        remove_task_files(run, tasks[index].key)
 
 
 def rank_group(

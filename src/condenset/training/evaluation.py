@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import time
 import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +70,39 @@ def network_of_set(train_set: CondensedSet) -> str | None:
     return spec
 
 
+@dataclass(frozen=True, eq=False)
+class ScoreRequest:
+    """A set to score.
+
+    Attributes:
+        train_set: The set to train on.
+        test_set: The images to test on.
+        protocol: How to train.
+        run: A separate run with a directory, and with the job and the seed of the scores.
+    """
+
+    train_set: CondensedSet | ImageData
+    test_set: ImageData
+    protocol: Protocol
+    run: RunContext
+
+
+def score_together(requests: Sequence[ScoreRequest], run: RunContext) -> None:
+    """Train and test the networks of several sets as tasks of the engine of a run, all at the same time.
+
+    The results are events in the directories of the requests. `score_set` finds them there, and trains only networks
+    of users, which workers do not have.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # score_set gives the same warnings
+        evaluations = [
+            (_make_evaluation(request.train_set, request.test_set, request.protocol, request.run), request.protocol)
+            for request in requests
+            if networks.has_default_init(request.protocol.network)
+        ]
+    run_on_engine(evaluations, run, f"scoring {len(evaluations)} sets")
+
+
 def score_set(
     train_set: CondensedSet | ImageData,
     test_set: ImageData,
@@ -82,13 +117,11 @@ def score_set(
     training are resumed. The weights of the first network are written to `network_file`, except on an engine.
     """
     began = time.monotonic()
-    channels, size = train_set.images.shape[1:3]
-    check_network_fits(protocol.network, run.compute, channels=channels, size=size, num_classes=train_set.num_classes)
-    evaluation = Evaluation(train_set, align_classes(train_set, test_set), protocol, run)
+    evaluation = _make_evaluation(train_set, test_set, protocol, run)
     evaluation.network_file = network_file
     num_networks = evaluation.protocol.num_networks
     if run.engine is not None and networks.has_default_init(protocol.network):  # workers do not have a user's network
-        run_on_engine(evaluation, protocol, run.engine, description)
+        run_on_engine([(evaluation, protocol)], run, description)
     else:
         evaluation.run_all(evaluation.remaining, description)
     if evaluation.diverged:
@@ -105,3 +138,12 @@ def score_set(
         seconds=evaluation.previous_seconds + time.monotonic() - began,
         confusion=confusion_matrix(evaluation.cell_counts.values(), train_set.num_classes),
     )
+
+
+def _make_evaluation(
+    train_set: CondensedSet | ImageData, test_set: ImageData, protocol: Protocol, run: RunContext
+) -> Evaluation:
+    """Return the evaluation of a set, with the results of its networks so far."""
+    channels, size = train_set.images.shape[1:3]
+    check_network_fits(protocol.network, run.compute, channels=channels, size=size, num_classes=train_set.num_classes)
+    return Evaluation(train_set, align_classes(train_set, test_set), protocol, run)

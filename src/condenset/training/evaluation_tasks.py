@@ -1,50 +1,91 @@
-"""Train and test the networks of an evaluation as tasks of an engine."""
+"""Train and test the networks of evaluations as tasks of an engine."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from condenset.data.transfer import ImageSender, make_sender, open_shared
+from condenset.data.transfer import ImageSender, SetSender, make_sender, open_shared
 from condenset.engine.memory import remaining_groups
-from condenset.engine.tasks import Engine, SharedValue, Task, TaskSession
+from condenset.engine.tasks import SharedValue, Task, TaskSession
+from condenset.io.files import json_hash
+from condenset.runs.context import RunContext
 from condenset.runs.tasks import WorkerSettings, open_worker_run, remove_task_files, run_tasks
 from condenset.training.network_scoring import Evaluation
 from condenset.training.parallel import num_networks_per_task, num_parallel
 from condenset.training.protocol import Protocol
 
 
-def run_on_engine(evaluation: Evaluation, protocol: Protocol, engine: Engine, description: str) -> None:
-    """Train and test the remaining networks of an evaluation, and log their events in the directory of its run.
+def run_on_engine(evaluations: Sequence[tuple[Evaluation, Protocol]], run: RunContext, description: str) -> None:
+    """Train and test the remaining networks of evaluations, all at the same time.
+
+    Their events are logged in the directories of the runs of the evaluations.
+
+    Args:
+        evaluations: The evaluations, and the protocols that they were made with.
+        run: The run that the tasks belong to.
+        description: The label of the progress display.
+    """
+    senders: dict[int, ImageSender | SetSender] = {}  # several evaluations can have the same images
+    num_networks = sum(evaluation.protocol.num_networks for evaluation, _ in evaluations)
+    work = [
+        (evaluation, _make_task(evaluation, protocol, nets, run, senders))
+        for evaluation, protocol in evaluations
+        for nets in _split_networks(evaluation, num_networks, run)
+    ]
+    work.sort(key=lambda pair: -pair[1].weight)  # a long task at the end would leave other workers idle
+    tasks = [task for _, task in work]
+    total = sum(evaluation.protocol.num_networks * evaluation.num_steps for evaluation, _ in evaluations)
+    done = sum(evaluation.num_steps_done for evaluation, _ in evaluations)
+    for index, _, events in run_tasks(run, tasks, description, total, done):
+        evaluation, task = work[index]
+        for event in events:
+            evaluation.run.copy_event(event)
+            evaluation.record(event)
+        remove_task_files(run, task.key)
+    for evaluation, _ in evaluations:  # other groups, if an interrupted run had another number of workers
+        remove_task_files(run, _key_prefix(evaluation))
+
+
+def _split_networks(evaluation: Evaluation, num_networks: int, run: RunContext) -> list[list[int]]:
+    """Return the remaining networks of an evaluation in groups, one per task.
 
     Args:
         evaluation: The evaluation.
-        protocol: The protocol that it was made with.
-        engine: The engine of the run.
-        description: The label of the progress display.
+        num_networks: The networks of all evaluations, also finished ones, so that a resumed run has the same groups.
+        run: The run that the tasks belong to.
     """
-    run, remaining = evaluation.run, evaluation.remaining
-    group_size = num_parallel(evaluation.protocol, evaluation.train_source, evaluation.compute)
-    group_size = num_networks_per_task(len(remaining), engine, group_size)
-    groups = remaining_groups(evaluation.protocol.num_networks, group_size, remaining)
-    settings = WorkerSettings.from_run(run)
-    train, test = make_sender(evaluation.train_source, engine), ImageSender(evaluation.test_source, engine)
+    assert run.engine is not None
+    at_once = num_parallel(evaluation.protocol, evaluation.train_source, evaluation.compute)
+    group_size = num_networks_per_task(num_networks, run.engine, at_once)
+    return remaining_groups(evaluation.protocol.num_networks, group_size, evaluation.remaining)
 
-    def make_task(nets: list[int]) -> Task:
-        return Task(
-            key=f"evaluation-{evaluation.settings[:12]}.{nets[0]:04d}",
-            name=f"{run.job or 'evaluation'}: networks {nets[0]} to {nets[-1]}",
-            function=evaluate_networks,
-            make_arguments=lambda: (settings, train.send(nets[0]), test.send(nets[0]), protocol, nets),
-            weight=len(nets),
-        )
 
-    tasks = [make_task(nets) for nets in groups]
-    for index, _, events in run_tasks(run, tasks, description, len(remaining) * evaluation.num_steps):
-        for event in events:
-            run.copy_event(event)
-            evaluation.record(event)
-        remove_task_files(run, [tasks[index].key])
+def _make_task(
+    evaluation: Evaluation,
+    protocol: Protocol,
+    nets: Sequence[int],
+    run: RunContext,
+    senders: dict[int, ImageSender | SetSender],
+) -> Task:
+    """Return the task that trains and tests some networks of an evaluation."""
+    assert run.engine is not None
+    key, settings = f"{_key_prefix(evaluation)}{nets[0]:04d}", WorkerSettings.from_run(evaluation.run)
+    for images in (evaluation.train_source, evaluation.test_source):
+        senders.setdefault(id(images), make_sender(images, run.engine))
+    train, test = senders[id(evaluation.train_source)], senders[id(evaluation.test_source)]
+    return Task(
+        key=key,
+        name=f"{evaluation.run.job or 'evaluation'}: networks {nets[0]} to {nets[-1]}",
+        function=evaluate_networks,
+        make_arguments=lambda: (settings, train.send(key), test.send(key), protocol, nets),
+        weight=len(nets) * max(1, evaluation.num_steps),
+    )
+
+
+def _key_prefix(evaluation: Evaluation) -> str:
+    """Return the beginning of the keys of the tasks of an evaluation. Jobs can have equal sets."""
+    return f"evaluation-{json_hash([evaluation.run.job, evaluation.settings])[:12]}."
 
 
 def evaluate_networks(

@@ -97,7 +97,7 @@ class Evaluation:
     def run_all(self, nets: Sequence[int], description: str) -> None:
         """Train and test these networks in this process."""
         trainers, groups = self.plan(nets)
-        total = self.protocol.num_networks * self.num_steps
+        total = self.num_steps_done + len(nets) * self.num_steps
         with track_progress(self.run, description, total, self.num_steps_done):
             for group in groups:
                 self.train_and_test(trainers[: len(group)], group)

@@ -71,6 +71,9 @@ class Scores:
         accuracies = [accuracy for accuracy in self.per_class_accuracy if accuracy is not None]
         return fmean(accuracies) if accuracies else None
 
+    def __repr__(self) -> str:
+        return f"<Scores: {self}>"
+
     def __str__(self) -> str:
         record = {"accuracies": self.accuracies, "accuracy_mean": self.mean, "accuracy_std": self.std}
         network = name_protocol(self.network, self.protocol.get("schedule"))

@@ -43,9 +43,27 @@ class PoolSpec:
     pool_hash: str
 
 
-def train_networks(data: ImageData, directory: Path, spec: PoolSpec, missing: Sequence[int], run: RunContext) -> None:
-    """Train the missing networks, several at a time where the device allows it, and write their files."""
+def train_networks(
+    data: ImageData,
+    directory: Path,
+    spec: PoolSpec,
+    missing: Sequence[int],
+    run: RunContext,
+    *,
+    num_shown: int | None = None,
+) -> None:
+    """Train the missing networks, several at a time where the device allows it, and write their files.
+
+    Args:
+        data: Training images.
+        directory: Where the files are written.
+        spec: The networks of the pool.
+        missing: The networks to train.
+        run: The run.
+        num_shown: The networks that the progress display counts, with those trained before. None: the whole pool.
+    """
     protocol, num_networks, device = spec.protocol, spec.num_networks, run.compute.device
+    num_shown = num_shown or num_networks
     train_set, val_set = (DeviceDataset.from_data(part, device) for part in _split(data, bool(spec.groups), run.seed))
     batches = remaining_groups(num_networks, num_parallel(protocol, train_set, run.compute), missing)
     trainers = [
@@ -58,8 +76,8 @@ def train_networks(data: ImageData, directory: Path, spec: PoolSpec, missing: Se
         for _ in range(max(map(len, batches)))
     ]
     num_steps = trainers[0].num_steps
-    done = (num_networks - len(missing)) * num_steps
-    with track_progress(run, "training a pool of networks", num_networks * num_steps, done):
+    done = (num_shown - len(missing)) * num_steps
+    with track_progress(run, "training a pool of networks", num_shown * num_steps, done):
         for numbers in batches:
             in_use = dict(zip(numbers, trainers, strict=False))
             job = f"pool {spec.pool_hash}: networks {numbers}"

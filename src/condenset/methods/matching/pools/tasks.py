@@ -26,13 +26,17 @@ def train_on_engine(
 ) -> None:
     """Train the missing networks as tasks of the engine of a run, and store their files in the pool."""
     assert run.engine is not None
-    group_size = num_networks_per_task(len(missing), run.engine, num_parallel(spec.protocol, data, run.compute))
-    groups = remaining_groups(spec.num_networks, group_size, missing)
-    settings, sender = WorkerSettings.from_run(run), ImageSender(data, run.engine)
+    num_networks, at_once = spec.num_networks, num_parallel(spec.protocol, data, run.compute)
+    groups = remaining_groups(num_networks, num_networks_per_task(num_networks, run.engine, at_once), missing)
+    settings, sender, prefix = (
+        WorkerSettings.from_run(run),
+        ImageSender(data, run.engine),
+        f"pool-{spec.pool_hash[:12]}.",
+    )
 
     def make_task(numbers: list[int]) -> Task:
         return Task(
-            key=f"pool-{spec.pool_hash[:12]}.{numbers[0]:04d}",
+            key=f"{prefix}{numbers[0]:04d}",
             name=f"networks {numbers[0]} to {numbers[-1]} of a pool",
             function=train_pool_networks,
             make_arguments=lambda: (settings, sender.send(numbers[0]), spec, numbers),
@@ -40,12 +44,14 @@ def train_on_engine(
         )
 
     tasks = [make_task(numbers) for numbers in groups]
-    for index, task_directory, _ in run_tasks(run, tasks, "training a pool of networks", len(missing)):
+    done = num_networks - len(missing)
+    for index, task_directory, _ in run_tasks(run, tasks, "training a pool of networks", num_networks, done):
         with wrap_os_errors(directory):
             for number in groups[index]:
                 trained = network_path(task_directory, number)
                 write_file(network_path(directory, number), trained.read_bytes())
-        remove_task_files(run, [tasks[index].key])
+        remove_task_files(run, tasks[index].key)
+    remove_task_files(run, prefix)  # of other groups, if an interrupted run had another number of workers
 
 
 def train_pool_networks(
@@ -60,4 +66,4 @@ def train_pool_networks(
     missing = [number for number in numbers if not network_path(directory, number).exists()]
     if missing:
         with open_worker_run(settings, session) as run:
-            train_networks(data, directory, spec, missing, run)
+            train_networks(data, directory, spec, missing, run, num_shown=len(numbers))
