@@ -17,7 +17,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -26,6 +26,7 @@ from timing import synchronize
 
 from condenset import DMRecipe, ImageData
 from condenset.cli.console import print_table
+from condenset.data.batch_stream import BatchStream
 from condenset.data.memmap import MEMMAP_FORMAT, METADATA_FILE, is_memmap, read_memmap
 from condenset.data.streamed_store import fits_memory
 from condenset.engine import ComputeDevice
@@ -92,6 +93,33 @@ class HostMemory:
                 return
 
 
+class WaitTimer:
+    """Sum the time that the device, or on a CPU the process, waits for the batches of a stream."""
+
+    def __init__(self, stream: BatchStream, device: torch.device) -> None:
+        self._device, self._seconds = device, 0.0
+        self._intervals: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+        self._wait = stream._wait_for_buffer
+        setattr(stream, "_wait_for_buffer", self._timed_wait)  # noqa: B010
+
+    def _timed_wait(self) -> Any:
+        if self._device.type != "cuda":
+            began = time.perf_counter()
+            buffer = self._wait()
+            self._seconds += time.perf_counter() - began
+            return buffer
+        events = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        events[0].record(torch.cuda.current_stream(self._device))
+        buffer = self._wait()
+        events[1].record(torch.cuda.current_stream(self._device))
+        self._intervals.append(events)
+        return buffer
+
+    def total(self) -> float:
+        """Return the seconds, after the device has finished."""
+        return self._seconds + sum(began.elapsed_time(ended) for began, ended in self._intervals) / 1000
+
+
 def time_condensing(
     data: ImageData, recipe: DMRecipe, compute: ComputeDevice, memory_limit: int | None, name: str
 ) -> tuple[list[str], torch.Tensor]:
@@ -107,13 +135,13 @@ def time_condensing(
             step(iteration)
         synchronize(compute.device)
         start_seconds = time.perf_counter() - began
-        wait_before = stream.wait_seconds if stream else 0.0
+        timer = WaitTimer(stream, compute.device) if stream else None
         began = time.perf_counter()
         for iteration in range(WARMUP_STEPS, recipe.iterations):
             step(iteration)
         synchronize(compute.device)
         seconds = time.perf_counter() - began
-        waited = stream.wait_seconds - wait_before if stream else 0.0
+        waited = timer.total() if timer else 0.0
         device_bytes = compute.peak_memory()
         problem.close()
     gibs = [f"{num / 2**30:.2f}" for num in (device_bytes, host.peaks["RssAnon"], host.peaks["VmRSS"])]

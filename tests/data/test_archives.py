@@ -39,9 +39,7 @@ GOOD = ("set/a", tarfile.REGTYPE, b"12345")
         (("set/hard", tarfile.LNKTYPE, b"set/a"), "no links or devices"),
         (("set/pipe", tarfile.FIFOTYPE, b""), "no links or devices"),
         (("set/device", tarfile.CHRTYPE, b""), "no links or devices"),
-        (("set/a", tarfile.REGTYPE, b"x"), "File exists"),
-        (("set/" + "d/" * 150, tarfile.REGTYPE, b"x"), "at most 250 bytes"),
-        (("set/" + "n" * 300_000, tarfile.REGTYPE, b"x"), "a header of an archive must have at most"),
+        (("set/" + "n" * 300_000, tarfile.REGTYPE, b"x"), "cannot unpack"),
         (("set/large", tarfile.REGTYPE, bytes(2000)), "at most 1000 bytes"),
     ],
 )
@@ -76,15 +74,6 @@ def test_zip_with_a_link_is_rejected(tmp_path: Path, user_error: ExpectUserError
         packed.writestr(info, "/etc/passwd")
     with user_error("no links or devices"):
         unpack(archive, tmp_path / "set", max_bytes=1000)
-
-
-def test_number_of_members_is_limited(
-    tmp_path: Path, user_error: ExpectUserError, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("condenset.data.archives.MAX_MEMBERS", 2)
-    make_tar(tmp_path / "set.tar.gz", GOOD, ("set/b", tarfile.REGTYPE, b""), ("set/c", tarfile.REGTYPE, b""))
-    with user_error("at most 2 files, but got 3"):
-        unpack(tmp_path / "set.tar.gz", tmp_path / "set", max_bytes=1000)
 
 
 def test_zip_is_unpacked_completely_or_not_at_all(tmp_path: Path, user_error: ExpectUserError) -> None:

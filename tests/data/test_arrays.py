@@ -74,14 +74,11 @@ def test_uint8_is_shared_and_read_only_memory_is_copied() -> None:
 @pytest.mark.parametrize(
     ("x", "message"),
     [
-        (np.full((2, 4, 4), 2.0), "32 values are not, the first at (0, 0, 0, 0): 2.0"),
-        (
-            np.where(np.arange(32).reshape(2, 4, 4) == 21, np.nan, 0.5),
-            "1 values are not, the first at (1, 0, 1, 1): nan",
-        ),
-        (np.where(np.arange(32).reshape(2, 4, 4) == 3, -np.inf, 0.5), "the first at (0, 0, 0, 3): -inf"),
-        (np.where(np.arange(32).reshape(2, 4, 4) == 3, 256, 7), "1 values are not, the first at (0, 0, 0, 3): 256"),
-        (np.full((2, 4, 4), -1, np.int8), "integer pixels must be in 0..255, before any normalisation, but 32 values"),
+        (np.full((2, 4, 4), 2.0), "float pixels must be in 0..1, before any normalisation, but got values from 2 to 2"),
+        (np.where(np.arange(32).reshape(2, 4, 4) == 21, np.nan, 0.5), "but got values from nan to nan"),
+        (np.where(np.arange(32).reshape(2, 4, 4) == 3, -np.inf, 0.5), "but got values from -inf to 0.5"),
+        (np.where(np.arange(32).reshape(2, 4, 4) == 3, 256, 7), "integer pixels must be in 0..255"),
+        (np.full((2, 4, 4), -1, np.int8), "but got values from -1 to -1"),
         (np.zeros((2, 4, 4), object), "integers in 0..255, or floats in 0..1, but got 'object'"),
         (pixels(2, 4), "(N, H, W)"),
         (pixels(2, 4, 4, 2), "1 or 3 channels"),
@@ -95,13 +92,6 @@ def test_uint8_is_shared_and_read_only_memory_is_copied() -> None:
 def test_invalid_pixels_are_rejected(user_error: ExpectUserError, x: Any, message: str) -> None:
     with user_error(message):
         from_arrays(x, [0, 1])
-
-
-def test_invalid_float_in_a_later_block_is_found(user_error: ExpectUserError) -> None:
-    x = np.zeros((3000, 2, 2), np.float32)
-    x[2500, 1, 0] = x[2999] = 1.5
-    with user_error("5 values are not, the first at (2500, 0, 1, 0): 1.5"):
-        from_arrays(x, [0, 1] * 1500)
 
 
 @pytest.mark.parametrize(

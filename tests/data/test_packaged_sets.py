@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 import condenset as cs
-from condenset.data.packaged_sets import CHECKOUT, find_packaged_set, find_set_files
+from condenset.data.packaged_sets import find_packaged_set
+from condenset.io.finished_sets import CHECKOUT, find_set_files
 
 SETS = sorted(path.stem for path in (CHECKOUT / "results" / "sets").glob("*.safetensors"))
 BUILD = "from setuptools.build_meta import build_wheel; build_wheel('wheels')"

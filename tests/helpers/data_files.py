@@ -45,7 +45,7 @@ def make_cifar_batch(count: int, key: str, classes: int, seed: int = 0) -> dict[
     return {b"data": data, key.encode(): [i % classes for i in range(count)], b"batch_label": b"x"}
 
 
-def write_pickle(path: Path, content: object, protocol: int = 2) -> None:
+def write_pickle(path: Path, content: object, protocol: int = 3) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(pickle.dumps(content, protocol))
 

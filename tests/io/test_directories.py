@@ -18,6 +18,7 @@ from condenset.io.directories import (
     is_empty,
     lock_directory,
     remove_temporary_files,
+    sync_contents,
     temporary_directory,
     wrap_os_errors,
 )
@@ -152,3 +153,14 @@ def test_temporary_directory_removes_those_of_killed_processes(tmp_path: Path, m
             assert {path.name for path in tmp_path.iterdir()} == {first.name, second.name, "condenset-xy.12345678"}
             assert (first / "file").exists()
     assert [path.name for path in tmp_path.iterdir()] == ["condenset-xy.12345678"]
+
+
+def test_sync_contents_syncs_every_file_and_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    paths = [tmp_path, tmp_path / "a", tmp_path / "a" / "b", tmp_path / "1.png", tmp_path / "a" / "b" / "2.png"]
+    for path in paths[3:]:
+        path.write_bytes(b"x")
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda handle: synced.append(os.fstat(handle).st_ino))
+    sync_contents(tmp_path)
+    assert sorted(synced) == sorted(path.stat().st_ino for path in paths)

@@ -215,3 +215,15 @@ def test_stop_request_is_prompt_and_saves_trained_networks(requested_in: str, tm
     num_networks = len(run.read_events("network"))
     assert num_networks == (requested_in == "testing")
     assert display.num_updates == (1 if requested_in == "training" else num_networks)
+
+
+def test_progress_in_percent(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], advance_clock: Callable[[float], None]
+) -> None:
+    bar = ProgressBar()
+    bar.start("writing the report", 100, unit="%")
+    bar.update(0.0)
+    advance_clock(31)
+    bar.update(50.0)
+    bar.stop()
+    assert capsys.readouterr().err == "writing the report: 50% of 100%, about 31 s remaining\n"

@@ -28,10 +28,9 @@ def test_no_checkpoint_before_it_is_due(tmp_path: Path) -> None:
     assert list_files(tmp_path) == ["events.jsonl"]
 
 
-@pytest.mark.parametrize("part_steps", [2000, 36_000])
 @pytest.mark.parametrize("write_seconds", [0.1, 1.0, 3.0, 18.0])
-def test_checkpoints_after_the_first_take_at_most_one_percent_of_the_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write_seconds: float, part_steps: int
+def test_checkpoints_take_at_most_one_percent_of_the_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write_seconds: float
 ) -> None:
     now, write_times = 0.0, list[float]()
 
@@ -43,16 +42,12 @@ def test_checkpoints_after_the_first_take_at_most_one_percent_of_the_time(
     monkeypatch.setattr(checkpoint, "write_tensors", write)
     monkeypatch.setattr(checkpoint.time, "monotonic", lambda: now)
     run, state = make_run(tmp_path), make_state()
-    part = run
-    for step in range(36_000):
+    for step in range(10_000):
         now += 1.0
-        part = run.derive() if step % part_steps == 0 else part  # the networks of a job share the time for checkpoints
-        part.save_checkpoint(step, 0.0, state)
+        run.save_checkpoint(step, 0.0, state)
     assert 30.0 <= write_times[0] <= 31.0
-    for number, write_time in enumerate(write_times[1:], start=2):
-        assert number * write_seconds <= 0.0101 * (write_time + write_seconds)
-    longest = max(second - first for first, second in itertools.pairwise(write_times))
-    assert longest <= max(60.0, 205.0 * write_seconds)
+    for first, second in itertools.pairwise(write_times):
+        assert max(30.0, 100 * write_seconds) <= second - first <= max(31.0, 101 * write_seconds) + 1.0
 
 
 def test_very_slow_checkpoints_are_written_every_hour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

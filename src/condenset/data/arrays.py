@@ -92,12 +92,7 @@ def as_pixels(images: Any) -> Pixels:
 
 def warn_about_binary_pixels(images: Pixels) -> None:
     """Warn if uint8 images have no other pixels than 0 and 1, which are both almost black."""
-    maximum = 0
-    for start in range(0, len(images), BLOCK_IMAGES):
-        maximum = max(maximum, int(images[start : start + BLOCK_IMAGES].max(initial=0)))
-        if maximum > 1:
-            return
-    if maximum == 1:
+    if images.max(initial=0) == 1:
         warnings.warn("all pixels are 0 or 1, but 255 is white: multiply by 255", stacklevel=4)
 
 
@@ -150,32 +145,15 @@ def to_uint8(array: NDArray[Any]) -> Pixels:
     if array.dtype == np.bool_:
         return array.astype(np.uint8) * np.uint8(255)
     check(array.dtype.kind in "iuf", "pixels must be integers in 0..255, or floats in 0..1", str(array.dtype))
-    limit, scale = (1, 255) if array.dtype.kind == "f" else (255, 1)
+    kind, limit, scale = ("float", 1, 255) if array.dtype.kind == "f" else ("integer", 255, 1)
+    low, high = (array.min().item(), array.max().item()) if array.size else (0, 0)
+    if not (low >= 0 and high <= limit):  # also if they are NaN
+        rule = f"{kind} pixels must be in 0..{limit}, before any normalisation"
+        raise UserError(f"{rule}, but got values from {low:.4g} to {high:.4g}")
     pixels = np.empty(array.shape, np.uint8)
     for start in range(0, len(array), BLOCK_IMAGES):
-        block = array[start : start + BLOCK_IMAGES]
-        if _is_outside(block, limit).any():
-            raise _range_error(array, start, limit)
-        pixels[start : start + BLOCK_IMAGES] = np.rint(block.astype(np.float32) * scale)
+        pixels[start : start + BLOCK_IMAGES] = np.rint(array[start : start + BLOCK_IMAGES].astype(np.float32) * scale)
     return pixels
-
-
-def _is_outside(block: NDArray[Any], limit: int) -> NDArray[np.bool_]:
-    """Return where values are not in 0..limit; NaN is not."""
-    outside: NDArray[np.bool_] = ~((block >= 0) & (block <= limit))
-    return outside
-
-
-def _range_error(array: NDArray[Any], start: int, limit: int) -> UserError:
-    """Return the error for pixels of which those from block `start` on are not all in 0..limit."""
-    outside = _is_outside(array[start : start + BLOCK_IMAGES], limit)
-    row, *position = (int(i) for i in np.unravel_index(outside.argmax(), outside.shape))
-    index = (start + row, *position)
-    blocks = (array[first : first + BLOCK_IMAGES] for first in range(start, len(array), BLOCK_IMAGES))
-    num_outside = sum(int(_is_outside(block, limit).sum()) for block in blocks)
-    reason = f"{num_outside} values are not, the first at {index}: {array[index].item()}"
-    kind = "float pixels must be in 0..1" if limit == 1 else "integer pixels must be in 0..255"
-    return UserError(f"{kind}, before any normalisation, but {reason}")
 
 
 def as_labels(labels: Any, class_names: Sequence[str] | None, count: int) -> tuple[Labels, tuple[str, ...]]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
-import time
-from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -42,7 +40,6 @@ class BatchStream:
         self._buffers = [_Buffer.allocate(store, max_images) for _ in range(NUM_BUFFERS)]
         for buffer in self._buffers:
             self._free.put(buffer)
-        self._timer = _WaitTimer(store.device)
         self._is_closed = False
         self._sampler = ThreadPoolExecutor(1, "condenset-sample")
         self._readers = ThreadPoolExecutor(store.num_threads, "condenset-read")
@@ -56,22 +53,21 @@ class BatchStream:
         Raises:
             UserError: The images cannot be read.
         """
-        with self._timer:
-            buffer = self._ready.get()
-            if isinstance(buffer, BaseException):
-                self._ready.put(buffer)  # a further call must not wait
-                raise buffer
-            if buffer.copied:
-                torch.cuda.current_stream(self._store.device).wait_event(buffer.copied)
+        buffer = self._wait_for_buffer()
         yield buffer.batch
         if buffer.used:
             buffer.used.record(torch.cuda.current_stream(self._store.device))
         self._free.put(buffer)
 
-    @property
-    def wait_seconds(self) -> float:
-        """The time that the device waited for batches."""
-        return self._timer.total()
+    def _wait_for_buffer(self) -> _Buffer:
+        """Return the next buffer. Work that is queued on the device after this call waits for its images."""
+        buffer = self._ready.get()
+        if isinstance(buffer, BaseException):
+            self._ready.put(buffer)  # a further call must not wait
+            raise buffer
+        if buffer.copied:
+            torch.cuda.current_stream(self._store.device).wait_event(buffer.copied)
+        return buffer
 
     def close(self) -> None:
         """End the threads."""
@@ -167,42 +163,3 @@ class _Buffer:
         device_tensors = host_NCHW.to(store.device), host_indices_N.to(store.device)  # on a CPU, the same tensors
         events = (torch.cuda.Event(), torch.cuda.Event()) if is_cuda else (None, None)
         return cls(host_NCHW, host_indices_N, *device_tensors, *events)
-
-
-class _WaitTimer:
-    """Sum the time that the device, or on a CPU the process, spends in `with` blocks."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device, self._seconds = device, 0.0
-        self._intervals: deque[tuple[torch.cuda.Event, torch.cuda.Event]] = deque()
-
-    def __enter__(self) -> None:
-        self._began = self._mark()
-
-    def __exit__(self, *_: object) -> None:
-        began, ended = self._began, self._mark()
-        if isinstance(began, float) and isinstance(ended, float):
-            self._seconds += ended - began
-            return
-        assert isinstance(began, torch.cuda.Event) and isinstance(ended, torch.cuda.Event)
-        self._intervals.append((began, ended))
-        while self._intervals and self._intervals[0][1].query():
-            self._add_first()
-
-    def _mark(self) -> float | torch.cuda.Event:
-        if self._device.type != "cuda":
-            return time.perf_counter()
-        event = torch.cuda.Event(enable_timing=True)
-        event.record(torch.cuda.current_stream(self._device))
-        return event
-
-    def _add_first(self) -> None:
-        began, ended = self._intervals.popleft()
-        self._seconds += began.elapsed_time(ended) / 1000
-
-    def total(self) -> float:
-        """Return the seconds, after the device has finished."""
-        while self._intervals:
-            self._intervals[0][1].synchronize()
-            self._add_first()
-        return self._seconds

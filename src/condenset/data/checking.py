@@ -15,7 +15,7 @@ import numpy as np
 
 from condenset.config import make_config
 from condenset.data.duplicates import hash_images
-from condenset.data.file_scan import FileScan, use_scan_settings
+from condenset.data.file_scan import FileScan, show_scans
 from condenset.data.folders.image_files import UnreadableFilesWarning
 from condenset.data.hold_out import HoldOutError
 from condenset.data.image_data import Splits, same_images_error
@@ -124,7 +124,7 @@ def check_dataset(
     """
     load_options = make_config(LoadOptions, "an option of check", dict(options))
     registered = registered_name(name_or_path)
-    with use_scan_settings(verbose=verbose), warnings.catch_warnings():
+    with show_scans(verbose), warnings.catch_warnings():
         warnings.simplefilter("ignore", UnreadableFilesWarning)  # the report names them
         opened = _open(name_or_path, data_directory(data_dir), load_options, verbose)
     pixels = _read_pixels(opened.dataset, opened.name, verbose=verbose)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import os
-from collections.abc import Mapping
+import warnings
 from pathlib import Path
 from typing import Any, Unpack
 
 from condenset.config import make_config
-from condenset.data.file_scan import use_scan_settings
+from condenset.data.file_scan import show_scans
+from condenset.data.folders.image_files import UnreadableFilesWarning
 from condenset.data.hold_out import TEST_SHARE
 from condenset.data.image_data import ImageData, Splits, check_test_differs
 from condenset.data.importing import write_import
@@ -84,7 +84,7 @@ def load_splits(
         needs_test: If there is no test split, hold out the share `TEST_SHARE` of every class.
     """
     directory = data_directory(data_dir)
-    with use_scan_settings(verbose=verbose):
+    with show_scans(verbose):
         dataset, name = open_dataset(name_or_path, directory, options, download=download, verbose=verbose)
         if needs_test and dataset.test is None and options.test is None and options.test_share is None:
             options = dataclasses.replace(options, test_share=TEST_SHARE)
@@ -117,7 +117,7 @@ def load_test_images(
 ) -> ImageData:
     """Load the images to test on: the test split of a dataset if it has one, else all of its images."""
     directory, options = data_directory(data_dir), options or LoadOptions()
-    with use_scan_settings(verbose=verbose):
+    with show_scans(verbose):
         dataset, name = open_dataset(name_or_path, directory, options, verbose=verbose)
         dataset = choose_test(dataset, name, options, directory, verbose=verbose)
     if isinstance(dataset, Splits):
@@ -171,14 +171,9 @@ def import_dataset(
         load_options = dataclasses.replace(load_options, test=absolute_path(load_options.test))
     fields = load_options.changed_fields()
     text = "" if isinstance(source, Splits) else os.fspath(source)
-    write_import(
-        functools.partial(_open_import, source, name, directory, load_options, allow_hflip, verbose),
-        target,
-        arguments={"source": text, "flip": allow_hflip, **{key: fields[key] for key in fields if key != "skip_bad"}},
-        skip_bad=load_options.skip_bad,
-        overwrite=overwrite,
-        verbose=verbose,
-    )
+    arguments = {"source": text, "flip": allow_hflip, **{key: fields[key] for key in fields if key != "skip_bad"}}
+    dataset = _open_import(source, name, directory, load_options, allow_hflip, verbose)
+    write_import(dataset, target, arguments=arguments, overwrite=overwrite, verbose=verbose)
     return target
 
 
@@ -189,11 +184,11 @@ def _open_import(
     options: LoadOptions,
     allow_hflip: bool | None,
     verbose: bool,
-    unreadable: Mapping[str, str],
 ) -> LazyDataset:
-    """Open the dataset to import without its unreadable files, with the test split that the options ask for."""
+    """Open the dataset to import, with the test split that the options ask for."""
     opened: LazyDataset | Splits
-    with use_scan_settings(verbose=verbose, for_import=True, unreadable=unreadable):
+    with show_scans(verbose), warnings.catch_warnings():
+        warnings.simplefilter("ignore", UnreadableFilesWarning)  # the import names them at the end
         if isinstance(source, Splits):
             opened = source
             check_size(opened, name, options.size)

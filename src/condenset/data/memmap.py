@@ -16,11 +16,11 @@ import torch
 
 from condenset.data.image_data import ImageData, Splits, check_channel_stats, check_test_differs
 from condenset.data.import_journal import remove_dead_imports
-from condenset.data.lazy import Labels, LazyDataset, LazySplit, PixelStats, make_lazy_split
+from condenset.data.lazy import Labels, LazyDataset, LazySplit, make_lazy_split, measure_pixels
 from condenset.data.mapped_file import to_tensor
 from condenset.data.npy_files import read_npy_header
 from condenset.data.sources import find_registered_name
-from condenset.errors import UserError, check, check_type, format_error
+from condenset.errors import UserError, check, check_type, format_error, is_int
 from condenset.io.directories import clean_up_directories, sync_directory
 from condenset.io.files import open_file, write_file
 from condenset.io.metadata import read_json
@@ -89,23 +89,25 @@ def _to_lazy_split(data: ImageData) -> LazySplit:
     return make_lazy_split(data.images.numpy(), data.labels.numpy())
 
 
-def write_memmap_metadata(dataset: LazyDataset, directory: Path, target: Path, stats: PixelStats) -> None:
+def write_memmap_metadata(dataset: LazyDataset, directory: Path, target: Path) -> None:
     """Complete a dataset whose images are written: write the labels and the metadata, and check all files.
 
     Args:
         dataset: The dataset.
         directory: Where its images are.
         target: The directory that it becomes, for its name and for error messages.
-        stats: The pixels of the training images.
     """
-    mean, std = stats.result()
+    mean, std = dataset.mean, dataset.std
+    if mean is None or std is None:
+        measured = measure_pixels(map_npy(directory / "train-images.npy", np.dtype(np.uint8), 4))
+        mean, std = mean or measured[0], std or measured[1]
     metadata = {
         "format": MEMMAP_FORMAT,
         "name": target.name,
         "source": dataset.source,
         "class_names": list(dataset.class_names),
-        "mean": list(dataset.mean or mean),
-        "std": list(dataset.std or std),
+        "mean": list(mean),
+        "std": list(std),
         "allow_hflip": dataset.allow_hflip,
     }
     for name, split in dataset.splits.items():
@@ -126,37 +128,26 @@ def write_memmap_metadata(dataset: LazyDataset, directory: Path, target: Path, s
 
 def read_memmap(directory: Path) -> Splits:
     """Open a memory-mapped dataset; pixels stay on disk until they are used."""
-    path = directory / METADATA_FILE
-    metadata = read_json(path, "the metadata of an imported dataset", hint="import the dataset again")
-    try:
-        _check_metadata(metadata)
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from None
+    path, hint = directory / METADATA_FILE, "import the dataset again"
+    description = "the metadata of an imported dataset"
+    metadata = read_json(path, description, hint=hint, is_valid=lambda value: isinstance(value, dict))
+    if is_int(version := metadata.get("format")) and version > MEMMAP_FORMAT:
+        raise UserError(f"{path} was written by a newer version of condenset (format {version}); upgrade to read it")
+    if not _has_valid_types(metadata):
+        raise UserError(f"{path} is not {description}; {hint}")
     return Splits(**{name: _read_split(directory, name, metadata) for name in SPLITS if name in metadata})
 
 
-def _check_metadata(metadata: Any) -> None:
-    has_format = isinstance(metadata, dict) and type(metadata.get("format")) is int
-    check(has_format, "the metadata must be an object with a 'format'", type(metadata).__name__)
-    if metadata["format"] > MEMMAP_FORMAT:
-        version = f"a newer version of condenset (format {metadata['format']})"
-        raise UserError(f"it was written by {version}; upgrade to read it")
-    names = metadata.get("class_names")
-    is_list = isinstance(names, list) and bool(names) and all(isinstance(name, str) for name in names)
-    check(is_list, "class_names must be a list of names", type(names).__name__)
-    check(type(metadata.get("allow_hflip")) is bool, "allow_hflip must be true or false", metadata.get("allow_hflip"))
-    for key in ("name", "source"):
-        check(isinstance(metadata.get(key), str), f"{key} must be text", metadata.get(key))
-    for key in SPLITS:
-        if key == "test" and key not in metadata:
-            continue
-        split = metadata.get(key)
-        check(isinstance(split, dict), f"{key} must be an object", split)
-        assert isinstance(split, dict)
-        count, fingerprint = split.get("count"), split.get("fingerprint")
-        check(type(count) is int and count > 0, f"the count of {key} must be above 0", count)
-        is_hash = isinstance(fingerprint, str) and bool(re.fullmatch("[0-9a-f]{16}", fingerprint))
-        check(is_hash, "a fingerprint must be 16 hex digits", fingerprint)
+def _has_valid_types(metadata: dict[str, Any]) -> bool:
+    """Return whether the fields of metadata have their types. The values are checked with the images and labels."""
+    names: Any = metadata.get("class_names")
+    splits: list[Any] = [metadata.get("train"), metadata.get("test", metadata.get("train"))]
+    if not isinstance(names, list) or not names or not all(isinstance(split, dict) for split in splits):
+        return False
+    texts = [metadata.get("name"), metadata.get("source"), *names, *(split.get("fingerprint") for split in splits)]
+    counts = [metadata.get("format"), *(split.get("count") for split in splits)]
+    are_valid = all(isinstance(text, str) for text in texts) and all(is_int(count) for count in counts)
+    return are_valid and isinstance(metadata.get("allow_hflip"), bool)
 
 
 def _read_split(directory: Path, name: str, metadata: dict[str, Any]) -> ImageData:

@@ -56,7 +56,8 @@ class LoadOptions:
 
     def __post_init__(self) -> None:
         check_image_size(self.size)
-        check_fit(self.fit)
+        if self.fit is not None:
+            check_choice("fit", self.fit, FITS)
         object.__setattr__(self, "white_level", check_int("white_level", self.white_level, 1))
         check(self.white_level <= WHITE_LEVEL, f"white_level must be at most {WHITE_LEVEL}", self.white_level)
         check_bool_fields(self, "nested", "skip_bad")
@@ -107,12 +108,6 @@ def check_image_size(size: int | None) -> None:
     """Check an image size in pixels; None is valid and means the size of the images."""
     in_range = size is None or (is_int(size) and 1 <= size <= MAX_IMAGE_SIZE)
     check(in_range, f"size must be a whole number in 1..{MAX_IMAGE_SIZE}", size)
-
-
-def check_fit(fit: str | None) -> None:
-    """Check how images become square; None is valid."""
-    if fit is not None:
-        check_choice("fit", fit, FITS)
 
 
 def _check_color(name: str, value: object) -> None:

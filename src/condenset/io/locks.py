@@ -14,25 +14,17 @@ def is_locked(directory: Path) -> bool | None:
 
     The test takes a shared lock for a moment, which `lock_directory` waits for.
     """
-    if sys.platform == "win32":
-        return None
-    import fcntl
-
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return None
-    finally:
-        os.close(handle)
-    return False
+    with try_lock(directory, shared=True) as has_lock:
+        return None if has_lock is None else not has_lock
 
 
 @contextlib.contextmanager
-def try_lock(directory: Path) -> Iterator[bool | None]:
+def try_lock(directory: Path, *, shared: bool = False) -> Iterator[bool | None]:
     """Try to lock a directory for the duration of the block. The lock also ends with the process.
+
+    Args:
+        directory: The directory.
+        shared: Take a lock that several processes can have at once.
 
     Yields:
         True if this process holds the lock, False if another process does, None if the system has no such locks
@@ -47,7 +39,7 @@ def try_lock(directory: Path) -> Iterator[bool | None]:
     try:
         has_lock: bool | None = True
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except BlockingIOError:
             has_lock = False
         except OSError:

@@ -26,7 +26,7 @@ class NullProgress:
     job_label: str = ""  # shown before the description: the position of the job in the run, such as 3/21
 
     def start(self, description: str, total: int | None, done: int = 0, *, unit: str = "") -> None:
-        """Begin a task of `total` steps (None if unknown), of which `done` are complete."""
+        """Begin a task of `total` steps (None if unknown), of which `done` are complete. Units are "B", "%" or none."""
 
     def update(self, done: float, note: str = "") -> None:
         """Show that `done` steps are complete."""
@@ -108,12 +108,12 @@ class ProgressBar(NullProgress):
             self._print(f"{self.description}: {', '.join(parts)}")
 
     def _format_rate(self, rate: float) -> str:
-        return f"{format_bytes(round(rate))}/s" if self.unit == "B" else f"{rate:.3g}/s"
+        return f"{format_bytes(round(rate))}/s" if self.unit == "B" else f"{rate:.3g}{self.unit}/s"
 
     def _format_done(self, done: float) -> str:
         if self.unit == "B":
             return format_bytes(round(done))
-        return f"{done:.1f}" if isinstance(done, float) else f"{done}"
+        return f"{done:.1f}{self.unit}" if isinstance(done, float) else f"{done}{self.unit}"
 
     def _print(self, line: str) -> None:
         if self.bar is not None:

@@ -21,8 +21,7 @@ from condenset.io.metadata import read_tensor_file
 
 CHECKPOINT = "checkpoint"
 CHECKPOINT_SECONDS = 30.0
-MAX_SHARE = 0.01  # of the time of a run that its checkpoints may take, after the first one
-LONG_SAVE_SECONDS = 0.3  # MAX_SHARE of CHECKPOINT_SECONDS: slower saves are rarer
+LONG_SAVE_SECONDS = 0.3  # 1% of CHECKPOINT_SECONDS: slower saves are rarer, so that they take at most 1% of the time
 MAX_INTERVAL = 120.0  # in CHECKPOINT_SECONDS: a kill never loses more than about an hour
 
 
@@ -46,62 +45,26 @@ class CheckpointInfo:
 
 
 @dataclass
-class CheckpointBudget:
-    """The time that all checkpoints of a run have taken.
-
-    Attributes:
-        started: When the run began.
-        spent: The seconds of all saves.
-        next_seconds: The expected seconds of the next save: those of the last one.
-    """
-
-    started: float = field(default_factory=lambda: time.monotonic())
-    spent: float = 0.0
-    next_seconds: float = 0.0
-
-    @property
-    def interval(self) -> float:
-        """The time until the next save, in CHECKPOINT_SECONDS, so that all saves take at most MAX_SHARE of the run."""
-        excess = self.spent + self.next_seconds - MAX_SHARE * (time.monotonic() - self.started)
-        return min(max(1.0, excess / LONG_SAVE_SECONDS), MAX_INTERVAL)
-
-
-@dataclass
 class CheckpointTimer:
-    """Decide when the next checkpoint is due.
+    """Decide when the next checkpoint is due: every 30 seconds, or more rarely if saves are slow.
 
     Attributes:
         last_save: The time of the last checkpoint, or of the start.
-        budget: The time that checkpoints may take. The timers of a run share it.
-        interval: The time between two checkpoints, in CHECKPOINT_SECONDS.
+        save_seconds: The duration of the last save. 0: none, or that of another job.
     """
 
     last_save: float = field(default_factory=lambda: time.monotonic())
-    budget: CheckpointBudget = field(default_factory=CheckpointBudget)
-    interval: float = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.interval = self.budget.interval
+    save_seconds: float = 0.0
 
     def is_due(self) -> bool:
-        """Return whether the interval has passed."""
-        return time.monotonic() - self.last_save >= self.interval * CHECKPOINT_SECONDS
-
-    def restart(self) -> None:
-        """Begin a new interval now."""
-        self.last_save = time.monotonic()
+        """Return whether enough time has passed since the last save."""
+        interval = min(max(1.0, self.save_seconds / LONG_SAVE_SECONDS), MAX_INTERVAL)
+        return time.monotonic() - self.last_save >= interval * CHECKPOINT_SECONDS
 
     def record_save(self, began: float) -> None:
-        """Begin a new interval after a save, longer if saves are slow."""
-        self.restart()
-        self.budget.next_seconds = self.last_save - began
-        self.budget.spent += self.budget.next_seconds
-        self.interval = self.budget.interval
-
-    def end_job(self) -> None:
-        """Forget the duration of the last save: the state of the next job may be smaller."""
-        self.budget.next_seconds = 0.0
-        self.interval = self.budget.interval
+        """Begin a new interval after a save."""
+        self.last_save = time.monotonic()
+        self.save_seconds = self.last_save - began
 
 
 def write_checkpoint(path: Path, info: CheckpointInfo, state: Mapping[str, Tensor]) -> None:

@@ -87,8 +87,7 @@ class RunContext:
 
     def derive(self, **fields: Any) -> RunContext:
         """Return a copy with other fields, for work within a job that has its own seconds and checkpoints."""
-        timer = CheckpointTimer(budget=self.checkpoint_timer.budget)
-        return replace(self, **{"previous_seconds": 0.0, "checkpoint_timer": timer, **fields})
+        return replace(self, **{"previous_seconds": 0.0, "checkpoint_timer": CheckpointTimer(), **fields})
 
     @property
     def networks_directory(self) -> Path | None:
@@ -154,7 +153,7 @@ class RunContext:
 
     def defer_checkpoint(self) -> None:
         """Skip a checkpoint that is due: there is nothing valid to write now."""
-        self.checkpoint_timer.restart()
+        self.checkpoint_timer.last_save = time.monotonic()
 
     def save_checkpoint(self, step: int, seconds: float, state: Mapping[str, Tensor], *, force: bool = False) -> None:
         """Save the state of the job if a checkpoint is due.
@@ -187,7 +186,7 @@ class RunContext:
 
     def delete_checkpoint(self) -> None:
         """Delete the checkpoint after the result of the job has been saved."""
-        self.checkpoint_timer.end_job()
+        self.checkpoint_timer.save_seconds = 0.0  # the state of the next job may be smaller
         if self.checkpoint_path is not None:
             self.verify_identity()
             delete_checkpoints(self.checkpoint_path)

@@ -17,8 +17,8 @@ from condenset.runs.status_report import STATUS, StatusReport, read_status
 MAX_DEPTH = 6  # of directories below the one that is listed
 MAX_RUNS = 1000
 MAX_DIRECTORIES = 20_000  # to look into
-WATCHED_FILES = (STATUS, "results.json", "report.html", *CONFIG_FILES)
 REPORT = "report.html"
+WATCHED_FILES = (STATUS, "results.json", REPORT, *CONFIG_FILES)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from condenset.errors import UserError, is_number
+from condenset.errors import UserError, is_int, is_number
 from condenset.io.files import open_file, read_file
 from condenset.io.locks import is_locked
 from condenset.io.metadata import MAX_BYTES, holds_config
@@ -130,8 +130,10 @@ def _read_finished(directory: Path) -> dict[str, float | None]:
 def _name_record(record: Mapping[str, Any]) -> str:
     if isinstance(record.get("file"), str):
         return f"{Path(record['file']).stem} on {record.get('network')}"
-    ipc = record.get("ipc")
-    return f"{record.get('method')}-{ipc}" if isinstance(ipc, int) else str(record.get("method"))
+    ipc, method = record.get("ipc"), str(record.get("method"))
+    if isinstance(ipc, list) and ipc and all(map(is_int, ipc)):
+        return f"{method}-{min(ipc)}to{max(ipc)}"  # as the set is named
+    return method if ipc is None else f"{method}-{ipc}"
 
 
 def _accuracy(record: Mapping[str, Any]) -> float | None:

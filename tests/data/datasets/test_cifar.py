@@ -35,7 +35,7 @@ class limit_memory:
         assert peak < 16 << 20
 
 
-@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+@pytest.mark.parametrize("protocol", [3, 4, 5])
 def test_cifar10_round_trip(tmp_path: Path, protocol: int) -> None:
     directory = tmp_path / "cifar-10-batches-py"
     write_cifar10(directory)
@@ -96,7 +96,7 @@ def pickle_array(state: tuple[object, ...]) -> bytes:
     parts = []
     for value in state:
         dtype = b"cnumpy\ndtype\n(X\x02\x00\x00\x00u1\x89\x88tR"
-        parts.append(dtype if value == "DTYPE" else pickle.dumps(value, 2)[2:-1])
+        parts.append(dtype if value == "DTYPE" else pickle.dumps(value, 3)[2:-1])
     return head + b"(" + b"".join(parts) + b"tbs."
 
 
@@ -104,48 +104,30 @@ INVALID_PICKLES = {
     "runs a command": (pickle.dumps({"data": RunsCommand()}), "system is not allowed"),
     "calls eval": (b"cbuiltins\neval\n(X\x01\x00\x00\x001tR.", "builtins.eval is not allowed"),
     "empty": (b"", "not a valid CIFAR file"),
-    "cut": (pickle.dumps(make_cifar_batch(20, "labels", 10), 2)[:-500], "not a valid CIFAR file"),
+    "cut": (pickle.dumps(make_cifar_batch(20, "labels", 10), 3)[:-500], "not a valid CIFAR file"),
     "noise": (bytes(range(256)), "not a valid CIFAR file"),
     "a list": (pickle.dumps([1, 2]), "must contain a dict"),
-    "objects": (pickle.dumps({"data": np.array([RunsCommand()], object)}, 2), "is not uint8 but O8"),
-    "floats": (pickle.dumps({"data": np.zeros((2, 3072))}, 2), "is not uint8"),
-    "wrong width": (pickle.dumps({b"data": np.zeros((2, 3071), np.uint8)}, 2), "shape (2, 3071)"),
-    "one dimension": (pickle.dumps({b"data": np.zeros(3072, np.uint8)}, 2), "shape (3072,)"),
-    "no data": (pickle.dumps({b"labels": [1]}, 2), "got nothing"),
-    "no labels": (pickle.dumps({b"data": np.zeros((2, 3072), np.uint8)}, 2), "a list of 2 'labels'"),
-    "huge shape": (pickle_array((1, (2**40, 3072), "DTYPE", False, "x")), "not a valid CIFAR file"),
-    "negative shape": (pickle_array((1, (-1, 3072), "DTYPE", False, "x")), "not a valid CIFAR file"),
+    "objects": (pickle.dumps({"data": np.array([RunsCommand()], object)}, 3), "is not uint8 but O8"),
+    "floats": (pickle.dumps({"data": np.zeros((2, 3072))}, 3), "is not uint8"),
+    "wrong width": (pickle.dumps({b"data": np.zeros((2, 3071), np.uint8)}, 3), "shape (2, 3071)"),
+    "one dimension": (pickle.dumps({b"data": np.zeros(3072, np.uint8)}, 3), "shape (3072,)"),
+    "no data": (pickle.dumps({b"labels": [1]}, 3), "got nothing"),
+    "no labels": (pickle.dumps({b"data": np.zeros((2, 3072), np.uint8)}, 3), "a list of 2 'labels'"),
+    "huge shape": (pickle_array((1, (2**40, 3072), "DTYPE", False, b"x")), "the shape of an array does not fit"),
+    "negative shape": (pickle_array((1, (-1, 3072), "DTYPE", False, b"x")), "the shape of an array does not fit"),
     "text for bytes": (pickle_array((1, (1, 3072), "DTYPE", False, "x" * 3072)), "bytes in C order"),
     "no dtype": (pickle_array((1, (1, 3072), None, False, bytes(3072))), "bytes in C order"),
     "no state": (pickle_array(())[:-5] + b"s.", "an array without content"),
-    "incomplete state": (pickle_array(()), "the content of an array is incomplete"),
-    "huge memo": (b"\x80\x02}r\xff\xff\xff\x7f.", "the memo index must be at most"),
+    "incomplete state": (pickle_array(()), "not a valid CIFAR file"),
+    "huge memo": (b"\x80\x02}r\xff\xff\xff\x7f.", "a memo index must be at most"),
     "huge bytes": (b"\x80\x04\x8e" + struct.pack("<Q", 1 << 60) + b"x.", "not a valid CIFAR file"),
-    "state on a function": (b"\x80\x02cnumpy\ndtype\n}X\x01\x00\x00\x00aK\x01sb.", "not an array gets content"),
-    "huge bytearray": (
-        b"\x80\x05\x96" + struct.pack("<Q", 1 << 33) + b"x.",
-        "before 8589934592 bytes",
-    ),
-    "many marks": (b"\x80\x02" + b"(" * 1_000_000 + b".", "values are nested more than 100 times"),
-    "many keys": (pickle.dumps({str(number): 1 for number in range(101)}, 2), "a dict has more than 100 keys"),
-    "colliding keys": (pickle.dumps({number * (2**61 - 1): 1 for number in range(4)}, 2), "a key that is not text"),
-    "repeated encoding": (
-        b"\x80\x02c_codecs\nencode\nq\x00X\x10\x27\x00\x00"
-        + b"x" * 10_000
-        + b"q\x01X\x06\x00\x00\x00latin1q\x02"
-        + b"h\x00h\x01h\x02\x86R" * 10_000
-        + b".",
-        "more text is encoded than the file contains",
-    ),
+    "huge bytearray": (b"\x80\x05\x96" + struct.pack("<Q", 1 << 33) + b"x.", "not a valid CIFAR file"),
+    "many opcodes": (b"\x80\x02" + b"(" * 1_000_000 + b".", "more than 1000000 opcodes"),
+    "deep key": (b"\x80\x02})" + b"\x85" * 200_000 + b"Ns.", "more than 1000 tuples"),
     "long name": (b"\x80\x04X\x50\xc3\x00\x00" + b"x" * 50_000 + b"\x8c\x01y\x93.", f"{'x' * 50}.y is not allowed"),
-    "a missing value": (b"\x80\x02(K\x01(s.", "a value is missing"),
-    "a missing mark": (b"\x80\x02}u.", "a mark is missing"),
-    "an empty memo": (b"\x80\x02h\x07.", "nothing is stored under 7"),
-    "an unknown opcode": (b"\x80\x02}0.", "the opcode b'0' at byte 3 is not allowed"),
-    "persistent": (b"Pabc\n.", "not a valid CIFAR file"),
-    "deep": (b"\x80\x02" + b"(" * 90 + b"t" * 90 + b".", "must contain a dict"),
-    "strange key": (pickle.dumps({("x",): 2}, 2), "a dict has a key that is not text"),
-    "long number": (pickle.dumps({"x": 10**500}, 2), "a number has more than 64 bits"),
+    "a missing value": (b"\x80\x02(K\x01(s.", "not a valid CIFAR file"),
+    "an opcode of objects": (b"\x80\x02cnumpy\ndtype\n)\x81.", "the opcode NEWOBJ is not allowed"),
+    "persistent": (b"Pabc\n.", "the opcode PERSID is not allowed"),
 }
 
 
@@ -157,15 +139,6 @@ def test_invalid_pickle_is_rejected(tmp_path: Path, user_error: ExpectUserError,
     with user_error(message), limit_memory():
         read_cifar10(tmp_path, None)
     assert not Path(tempfile.gettempdir(), "condenset-was-here").exists()
-
-
-def test_number_of_opcodes_is_limited(
-    tmp_path: Path, user_error: ExpectUserError, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("condenset.data.datasets.cifar_pickle.MAX_OPCODES", 100)
-    write_pickle(tmp_path / "batch", {"labels": [1] * 100})
-    with user_error("it has more than 100 opcodes"):
-        read_cifar_pickle(tmp_path / "batch")
 
 
 @pytest.mark.parametrize("labels", [[0] * 19, [10] * 20, [-1] * 20, [None] * 20, [True] * 20, "x" * 20])

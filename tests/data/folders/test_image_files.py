@@ -11,7 +11,6 @@ from PIL import Image
 from condenset.data import from_folder
 from condenset.data.folders.file_scanning import scan_files
 from condenset.data.options import LoadOptions
-from condenset.data.path_list import PathList
 from condenset.errors import UserError
 from helpers.data_files import ExpectUserError, make_classes, save_image
 
@@ -135,16 +134,15 @@ def test_skip_bad_does_not_hide_wrong_options(tmp_path: Path, user_error: Expect
 
 def test_low_range_of_16_bits_is_reported_once(tmp_path: Path) -> None:
     paths = [str(tmp_path / f"{number}.png") for number in range(3)]
-    files = PathList.from_paths(paths)
     for number, path in enumerate(paths):
         Image.fromarray(np.full((4, 4), 1000 * number + 200, np.uint16)).save(path)
     message = r"16-bit files have values up to 2200 only, but 65535 is white; give white_level=4095 unless"
     with pytest.warns(UserWarning, match=message) as warned:
-        scan_files(files, LoadOptions())
+        scan_files(paths, LoadOptions())
     assert len(warned) == 1
-    scan_files(files, LoadOptions(white_level=4095))
+    scan_files(paths, LoadOptions(white_level=4095))
     Image.fromarray(np.full((4, 4), 20_000, np.uint16)).save(paths[1])
-    target, scan = scan_files(files, LoadOptions())
+    target, scan = scan_files(paths, LoadOptions())
     assert scan.modes.total() == 3 and scan.sizes == {(4, 4): 3} and target.channels == 1
 
 

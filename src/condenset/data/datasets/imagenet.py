@@ -11,7 +11,6 @@ from condenset.data.folders.image_decoding import TargetShape
 from condenset.data.folders.reading import ImageFiles, list_class_files, make_folder_dataset
 from condenset.data.lazy import LazyDataset
 from condenset.data.options import LoadOptions
-from condenset.data.path_list import PathList
 from condenset.data.sources import DatasetSource, Download
 from condenset.errors import UserError
 from condenset.io.files import read_file
@@ -68,8 +67,7 @@ def _read_annotated(directory: Path, class_names: tuple[str, ...]) -> ImageFiles
         labelled.append((label_of[wnid], str(directory / "images" / name)))
     labelled.sort()
     labels = np.array([label for label, _ in labelled], np.int64)
-    paths = PathList.from_paths([path for _, path in labelled], str(directory / "images"))
-    return ImageFiles(paths, labels, class_names)
+    return ImageFiles([path for _, path in labelled], labels, class_names)
 
 
 def _read_lines(path: Path) -> list[str]:

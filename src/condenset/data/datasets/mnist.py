@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import math
-import os
 import struct
 import zlib
 from pathlib import Path
@@ -16,14 +15,13 @@ from condenset.data.lazy import Labels, LazyDataset, Pixels, make_lazy_split
 from condenset.data.options import LoadOptions
 from condenset.data.sources import DatasetSource, Download
 from condenset.errors import UserError, format_error
-from condenset.io.files import MAX_DEFLATE_RATIO, open_file
+from condenset.io.files import open_file
 
 DIGIT_NAMES = tuple("0123456789")
 FASHION_NAMES = (
     "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
 )  # fmt: skip
 IDX_FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
-READ_BYTES = 1 << 20
 MAX_ARRAY_BYTES = 1 << 30  # of an idx file; the official ones have at most 45 MiB
 
 
@@ -58,11 +56,9 @@ def _plain_or_gz(path: Path) -> Path:
 
 def read_idx(path: Path, dims: int) -> Pixels:
     """Return the array of an idx file of bytes, plain or .gz, with `dims` dimensions."""
-    compressed = path.suffix == ".gz"
     try:
         with open_file(path) as file:
-            file_size = os.fstat(file.fileno()).st_size
-            return _read_idx(gzip.GzipFile(fileobj=file) if compressed else file, dims, file_size, compressed)
+            return _read_idx(gzip.GzipFile(fileobj=file) if path.suffix == ".gz" else file, dims)
     except UserError:
         raise
     except (OSError, EOFError, zlib.error) as error:
@@ -71,26 +67,20 @@ def read_idx(path: Path, dims: int) -> Pixels:
         raise UserError(f"{path} is not a valid idx file: {format_error(error)}") from None
 
 
-def _read_idx(file: BinaryIO | gzip.GzipFile, dims: int, file_size: int, compressed: bool) -> Pixels:
+def _read_idx(file: BinaryIO | gzip.GzipFile, dims: int) -> Pixels:
     header_bytes = 4 + 4 * dims
     header = file.read(header_bytes)
     if len(header) < header_bytes or header[:4] != bytes((0, 0, 8, dims)):
         raise ValueError(f"it must begin with 0000080{dims} and {dims} sizes, but begins with {header[:4].hex()!r}")
     shape = struct.unpack(f">{dims}I", header[4:])
     count = math.prod(shape)
-    # The header is checked before the memory is allocated.
     if count > MAX_ARRAY_BYTES:
         raise ValueError(f"its header must declare at most {MAX_ARRAY_BYTES} bytes of data, but declares {count}")
-    if (count > file_size * MAX_DEFLATE_RATIO) if compressed else (count != file_size - header_bytes):
-        raise ValueError(f"its header declares {count} bytes of data, but the file has {file_size} bytes in total")
-    data = np.empty(count, np.uint8)
-    done = 0
-    while done < count and (block := file.read(min(READ_BYTES, count - done))):
-        data[done : done + len(block)] = np.frombuffer(block, np.uint8)
-        done += len(block)
-    if done < count or file.read(1):
-        raise ValueError(f"its header declares {count} bytes of data, but it has {'fewer' if done < count else 'more'}")
-    return data.reshape(shape)
+    data = file.read(count + 1)
+    if len(data) != count:
+        number = "fewer" if len(data) < count else "more"
+        raise ValueError(f"its header declares {count} bytes of data, but it has {number}")
+    return np.frombuffer(data, np.uint8).reshape(shape)
 
 
 def _idx_downloads(address: str, name: str, digests: tuple[str, ...], sizes: tuple[int, ...]) -> tuple[Download, ...]:

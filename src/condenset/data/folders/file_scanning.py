@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
+import itertools
 import warnings
-from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -14,7 +12,7 @@ from typing import NamedTuple, TypeVar
 
 from joblib import Parallel, cpu_count, delayed
 
-from condenset.data.file_scan import FileScan, scan_settings
+from condenset.data.file_scan import FileScan, show_scan_progress
 from condenset.data.folders.image_decoding import (
     GREY_MODES,
     TargetShape,
@@ -37,9 +35,7 @@ from condenset.data.folders.image_files import (
     warn_about_unreadable,
 )
 from condenset.data.options import LoadOptions
-from condenset.data.path_list import PathList
 from condenset.errors import UserError, option
-from condenset.io.progress import show_progress
 
 MAX_RANGE_FILES = 64  # files of 16 bits whose values are read before the images
 
@@ -56,7 +52,7 @@ class ImageHeader(NamedTuple):
 
 @dataclass
 class HeaderSummary:
-    """A summary of the headers of all files. It needs little memory for millions of files.
+    """A summary of the headers of all files.
 
     Attributes:
         modes, sizes: Number of files, as in `FileScan`.
@@ -68,12 +64,12 @@ class HeaderSummary:
     modes: Counter[str] = field(default_factory=Counter)
     sizes: Counter[tuple[int, int]] = field(default_factory=Counter)
     first_paths: dict[tuple[int, int], str] = field(default_factory=dict)
-    rows_16_bit: array[int] = field(default_factory=lambda: array("q"))
+    rows_16_bit: list[int] = field(default_factory=list)
     errors: dict[str, UserError] = field(default_factory=dict)
 
 
 def scan_files(
-    paths: PathList, options: LoadOptions, target: TargetShape | None = None
+    paths: Sequence[str], options: LoadOptions, target: TargetShape | None = None
 ) -> tuple[TargetShape, FileScan]:
     """Choose the target shape of image files; with `options.skip_bad`, find the files that cannot be read.
 
@@ -85,49 +81,32 @@ def scan_files(
 
     Returns:
         The target shape, and the modes, sizes and unreadable files. If the target is fixed and no file may be left out,
-        no file is opened, and the scan has only the hash of the files, which imports need.
+        no file is opened.
 
     Raises:
         UserError: A file cannot be read and `options.skip_bad` is false, or the sizes differ without `options.size`.
     """
-    settings = scan_settings()
-    files_hash = _hash_files(paths) if settings.for_import else ""
-    undecodable = {path: settings.unreadable[path] for path in paths if path in settings.unreadable}
-    if target is not None and (settings.for_import or not options.skip_bad):  # opening a million files takes minutes
-        return target, FileScan(unreadable=undecodable, files_hash=files_hash)
-    skip_bad = options.skip_bad or settings.for_import
+    if target is not None and not options.skip_bad:  # opening a million files takes minutes
+        return target, FileScan(paths)
     with filter_pillow_warnings():
         headers = _read_headers(paths, use_exif=target is None or target.use_exif)
-        if not headers.sizes or not skip_bad:
+        if not headers.sizes or not options.skip_bad:
             raise_first(headers.errors, all_failed=not headers.sizes)
         target = target or _detect_target_shape(headers, options)
-        if options.skip_bad and not settings.for_import:
-            undecodable = _find_undecodable(paths.without(headers.errors), target)
-        left_out = _read_headers(PathList.from_paths(undecodable), use_exif=target.use_exif)
-    reasons = {**undecodable, **{path: str(error) for path, error in headers.errors.items()}}
+        reasons = {path: str(error) for path, error in headers.errors.items()}
+        undecodable = dict[str, str]()
+        if options.skip_bad:
+            undecodable = _find_undecodable([path for path in paths if path not in reasons], target)
+        left_out = _read_headers(list(undecodable), use_exif=target.use_exif)
+    reasons |= undecodable
     unreadable = {path: reasons[path] for path in paths if path in reasons}
     _warn_about_range(paths, headers.rows_16_bit, target.white_level)
-    if not settings.for_import:
-        warn_about_unreadable(unreadable)
-    modes, sizes = headers.modes - left_out.modes, headers.sizes - left_out.sizes
-    return target, FileScan(paths.without(unreadable), modes, sizes, unreadable, files_hash)
+    warn_about_unreadable(unreadable)
+    readable = [path for path in paths if path not in unreadable]
+    return target, FileScan(readable, headers.modes - left_out.modes, headers.sizes - left_out.sizes, unreadable)
 
 
-def _hash_files(paths: PathList) -> str:
-    """Return a hash of the names, sizes and times of files, to check whether an import can continue."""
-    digest = hashlib.blake2b(digest_size=16)
-    with show_progress("checking file times", len(paths), verbose=scan_settings().verbose) as advance:
-        for path in paths:
-            identity = "missing"
-            with suppress(OSError):
-                status = os.stat(path)
-                identity = f"{status.st_size} {status.st_mtime_ns}"
-            digest.update(os.fsencode(path) + f"\0{identity}\0".encode())
-            advance(1)
-    return digest.hexdigest()
-
-
-def _read_headers(paths: PathList, *, use_exif: bool) -> HeaderSummary:
+def _read_headers(paths: Sequence[str], *, use_exif: bool) -> HeaderSummary:
     summary = HeaderSummary()
 
     def read_group(group: Sequence[str]) -> list[ImageHeader | UserError]:
@@ -154,16 +133,15 @@ def _read_header(path: str, *, use_exif: bool) -> ImageHeader | UserError:
 
 
 def _map_files(
-    function: Callable[[Sequence[str]], list[T]], paths: PathList, description: str
+    function: Callable[[Sequence[str]], list[T]], paths: Sequence[str], description: str
 ) -> Iterator[tuple[str, T]]:
     """Yield each file with the result of `function`, which threads call for groups of files. Show progress."""
     groups = (paths[start : start + MAX_GROUP] for start in range(0, len(paths), MAX_GROUP))
     workers = Parallel(min(cpu_count(), MAX_WORKERS), backend="threading", return_as="generator")
-    with show_progress(description, len(paths), verbose=scan_settings().verbose) as advance:
+    with show_scan_progress(description, len(paths)) as advance:
         all_paths = iter(paths)
         for results in workers(delayed(function)(group) for group in groups):
-            for result in results:
-                yield next(all_paths), result
+            yield from zip(itertools.islice(all_paths, len(results)), results, strict=True)
             advance(len(results))
 
 
@@ -181,7 +159,7 @@ def _detect_target_shape(headers: HeaderSummary, options: LoadOptions) -> Target
     return target
 
 
-def _find_undecodable(paths: PathList, target: TargetShape) -> dict[str, str]:
+def _find_undecodable(paths: Sequence[str], target: TargetShape) -> dict[str, str]:
     """Decode every file and return why some cannot be decoded."""
 
     def decode_group(group: Sequence[str]) -> list[UserError | None]:
@@ -201,7 +179,7 @@ def _try_to_decode(path: str, target: TargetShape) -> UserError | None:
     return None
 
 
-def _warn_about_range(paths: PathList, rows: Sequence[int], white_level: int) -> None:
+def _warn_about_range(paths: Sequence[str], rows: Sequence[int], white_level: int) -> None:
     """Warn if some files of 16 bits, evenly chosen, use only the lowest quarter of the range."""
     step = -(-len(rows) // MAX_RANGE_FILES)
     maxima = []

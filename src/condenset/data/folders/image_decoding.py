@@ -22,15 +22,6 @@ GIT_LFS_POINTER = b"version https://git-lfs"  # the beginning of a text file in 
 MAX_IMAGE_BYTES = 1 << 30  # of a file; Pillow limits the pixels to 89 million
 GREY_MODES = ("1", "L", "LA", "I", "I;16", "I;16L", "I;16B", "I;16N")
 ALPHA_MODES = ("LA", "PA", "RGBA", "RGBa")
-TRANSPOSITIONS = {  # by the value of the EXIF tag Orientation
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
 
 
 class UnreadableImageError(UserError):
@@ -157,7 +148,9 @@ def fit_image(image: Image.Image, target: TargetShape, name: str) -> Pixels:
         raise UserError(f"{rule}, but {name} has 16 bits per colour; convert it to 8 bits")
     image.load()
     if target.use_exif:
-        image = _apply_orientation(image)
+        image = image.copy()  # the image may belong to the caller
+        with suppress(Exception):  # damaged metadata do not make the pixels unreadable
+            ImageOps.exif_transpose(image, in_place=True)
     check_source_size(name, image.size, target)
     image = _flatten(_to_eight_bits(image, target.white_level, name), target.background)
     image = _make_square(image.convert("L" if target.channels == 1 else "RGB"), target)
@@ -171,20 +164,10 @@ def oriented_size(image: Image.Image) -> tuple[int, int]:
     # Pillow has applied the orientation of a TIFF, and would decode a PNG to search for EXIF data after the pixels.
     if image.format == "TIFF" or (image.format == "PNG" and "exif" not in image.info):
         return width, height
-    return (height, width) if (_find_orientation(image) or 0) >= 5 else (width, height)
-
-
-def _apply_orientation(image: Image.Image) -> Image.Image:
-    transposition = TRANSPOSITIONS.get(_find_orientation(image) or 0)
-    return image if transposition is None else image.transpose(transposition)
-
-
-def _find_orientation(image: Image.Image) -> int | None:
-    """Return the value of the EXIF tag Orientation if it is valid, else None."""
-    orientation = None
-    with suppress(Exception):  # damaged metadata do not make the pixels unreadable
-        orientation = image.getexif().get(ExifTags.Base.Orientation)
-    return orientation if isinstance(orientation, int) and orientation in TRANSPOSITIONS else None
+    orientation = 1
+    with suppress(Exception):
+        orientation = image.getexif().get(ExifTags.Base.Orientation, 1)
+    return (height, width) if orientation in (5, 6, 7, 8) else (width, height)
 
 
 def _to_eight_bits(image: Image.Image, white_level: int, name: str) -> Image.Image:

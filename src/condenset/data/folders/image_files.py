@@ -43,16 +43,10 @@ def warn_about_unreadable(unreadable: Mapping[str, str], max_names: int = MAX_NA
         warnings.warn(message, UnreadableFilesWarning, stacklevel=3)
 
 
-def unreadable_error(unreadable: Mapping[str, str], *, details: bool = True) -> UserError:
-    """Return the error for unreadable image files.
-
-    Args:
-        unreadable: The files, with the reason.
-        details: Give the first reasons too.
-    """
+def unreadable_error(unreadable: Mapping[str, str]) -> UserError:
+    """Return the error for the unreadable image files of a report."""
     rule = f"image files must be readable, but {len(unreadable)} are not"
-    hint = f"repair them, or leave them out with {option('skip_bad', True)}"
-    return UnreadableImageError(f"{rule}: {hint}", details=list_reasons(unreadable) if details else "")
+    return UnreadableImageError(f"{rule}: repair them, or leave them out with {option('skip_bad', True)}")
 
 
 def list_reasons(unreadable: Mapping[str, str]) -> str:

@@ -8,11 +8,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from condenset.data.class_names import sort_names
-from condenset.data.file_scan import DatasetWarning, scan_settings
-from condenset.data.path_list import PathList
+from condenset.data.file_scan import DatasetWarning, show_scan_progress
 from condenset.errors import UserError, by_interface, format_names, has_option, option
 from condenset.io.directories import wrap_os_errors
-from condenset.io.progress import show_progress
 
 JPEG_EXTENSIONS = (".jpg", ".jpeg", ".jfif")
 EXTENSIONS = (*JPEG_EXTENSIONS, ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".pbm", ".pnm")
@@ -66,7 +64,7 @@ def _split_folders(root: Path, names: Sequence[str], splits: Sequence[str]) -> l
     return [name for name in candidates if list_subfolders(root / name)]
 
 
-def list_classes(folder: Path, *, nested: bool = False) -> dict[str, PathList]:
+def list_classes(folder: Path, *, nested: bool = False) -> dict[str, list[str]]:
     """Return the image files of each class, by its folder relative to `folder`, in sorted order.
 
     Args:
@@ -85,11 +83,10 @@ def list_classes(folder: Path, *, nested: bool = False) -> dict[str, PathList]:
         if name.lower() in SPLIT_NAMES - {*TRAIN_FOLDERS}:  # trains are a common class
             message = f"the folder {name!r} is read as a class: move it elsewhere if it is not one"
             warnings.warn(f"{folder}: {message}", DatasetWarning, stacklevel=2)
-    classes, others = dict[str, PathList](), list[str]()
-    with show_progress(f"listing the files of {folder.name}", len(names), verbose=scan_settings().verbose) as advance:
+    classes, others = dict[str, list[str]](), list[str]()
+    with show_scan_progress(f"listing the files of {folder.name}", len(names)) as advance:
         for name in sort_names(names):
-            images, other_images = find_images(str(folder / name))
-            classes[name] = PathList.from_paths(images, str(folder / name))
+            classes[name], other_images = find_images(str(folder / name))
             others += other_images
             advance(1)
     _warn_about_other_formats(folder, others)
@@ -129,7 +126,7 @@ def _nested_hint() -> str:
     return f"make every folder a class with {option('nested', True)}"
 
 
-def _list_nested_classes(folder: Path) -> dict[str, PathList]:
+def _list_nested_classes(folder: Path) -> dict[str, list[str]]:
     classes: dict[str, list[str]] = {}
     images, others = find_images(str(folder))
     _warn_about_other_formats(folder, others)
@@ -139,7 +136,7 @@ def _list_nested_classes(folder: Path) -> dict[str, PathList]:
     if not classes:
         raise UserError(f"{folder} must contain folders of images, but has no image in any folder")
     _warn_about_repeated_names(folder, classes)
-    return {name: PathList.from_paths(classes[name], str(folder)) for name in sort_names(classes)}
+    return {name: classes[name] for name in sort_names(classes)}
 
 
 def _warn_about_repeated_names(folder: Path, names: Iterable[str]) -> None:

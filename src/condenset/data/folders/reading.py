@@ -14,7 +14,7 @@ from joblib import cpu_count
 
 from condenset.config import make_config
 from condenset.data.class_names import match_classes
-from condenset.data.file_scan import use_scan_settings
+from condenset.data.file_scan import show_scans
 from condenset.data.folders.file_scanning import scan_files
 from condenset.data.folders.image_decoding import TargetShape
 from condenset.data.folders.image_files import decode_images, list_reasons
@@ -30,7 +30,6 @@ from condenset.data.lazy import (
     read_into_memory,
 )
 from condenset.data.options import FILE_OPTIONS, ImageKeywords, LoadOptions
-from condenset.data.path_list import PathList
 from condenset.engine.defaults import torch_defaults
 from condenset.errors import UserError, check_path
 from condenset.io.user_directories import absolute_path, expand_user
@@ -42,7 +41,7 @@ MIN_FILES_FOR_PROCESSES = 20_000  # for fewer files, starting processes takes lo
 class ImageFiles:
     """Image files with their labels, in class order."""
 
-    paths: PathList
+    paths: Sequence[str]
     labels: Labels
     class_names: tuple[str, ...]
 
@@ -55,7 +54,7 @@ class ImageFiles:
         if len(empty):
             rule = f"class {self.class_names[empty[0]]!r} must have a readable image, but has none"
             raise UserError(rule, details=list_reasons(unreadable))
-        return ImageFiles(self.paths.without(unreadable), self.labels[rows], self.class_names)
+        return ImageFiles([self.paths[row] for row in rows.tolist()], self.labels[rows], self.class_names)
 
     def to_split(self, target: TargetShape) -> LazySplit:
         """Return a split that decodes the files when its pixels are read."""
@@ -113,7 +112,7 @@ def from_folder(
     check_path("path", path)
     folder = expand_user(path)
     _check_one_split(folder, load_options)
-    with use_scan_settings(verbose=verbose):
+    with show_scans(verbose):
         files = list_class_files(folder, nested=load_options.nested)
         target, scan = scan_files(files.paths, load_options)
     files = files.without(scan.unreadable)
@@ -154,7 +153,7 @@ def make_folder_dataset(
     train: ImageFiles, test: ImageFiles | None, source: str, options: LoadOptions, target: TargetShape | None = None
 ) -> LazyDataset:
     """Return the dataset of one or two lists of files. If `target` is None, it is detected from the files."""
-    target, scan = scan_files(PathList.join([train.paths, *([test.paths] if test else [])]), options, target)
+    target, scan = scan_files([*train.paths, *(test.paths if test else [])], options, target)
     train, test = train.without(scan.unreadable), test and test.without(scan.unreadable)
     test_split = match_classes(test.to_split(target), test.class_names, train.class_names, source) if test else None
     used_options = FILE_OPTIONS - {"nested"}  # the files are listed
@@ -169,4 +168,4 @@ def list_class_files(folder: Path, *, nested: bool = False) -> ImageFiles:
     # File names can be any bytes.
     class_names = tuple(os.fsencode(name).decode("utf-8", "backslashreplace") for name in classes)
     labels = np.repeat(np.arange(len(classes)), [len(paths) for paths in classes.values()])
-    return ImageFiles(PathList.join(classes.values()), labels, class_names)
+    return ImageFiles([path for paths in classes.values() for path in paths], labels, class_names)
