@@ -140,6 +140,14 @@ def test_a_new_job_is_recorded_before_its_first_step(tmp_path: Path) -> None:
     progress.stop()
 
 
+def test_a_set_with_different_numbers_per_class_has_its_name(condenset: CommandRunner, finished_run: Path) -> None:
+    path = finished_run / "results.json"
+    path.write_text(json.dumps([{"method": "dm", "ipc": [1, 5], "accuracy_mean": 0.5}]))
+    lines = condenset("status", finished_run).out
+    assert "dm-1to5 50.0%" in lines
+    assert "last job" not in lines and "step" not in lines  # they describe how far a run is
+
+
 def test_many_finished_jobs_are_shortened(condenset: CommandRunner, finished_run: Path) -> None:
     records = [{"method": "dm", "ipc": ipc, "accuracy_mean": None} for ipc in range(1, 13)]
     (finished_run / "results.json").write_text(json.dumps(records))

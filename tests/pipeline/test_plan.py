@@ -113,11 +113,12 @@ def test_epochs_on_the_whole_dataset_imply_its_score() -> None:
     assert protocols_of(plan_for(RunRequest(whole_epochs=5), without_whole))[1].epochs == 5
 
 
-def test_the_whole_dataset_keeps_its_default_epochs() -> None:
+@pytest.mark.parametrize(("images", "epochs"), [(700, 200), (600, 3)], ids=["large", "small"])
+def test_the_whole_dataset_has_its_own_epochs_unless_it_is_small(images: int, epochs: int) -> None:
     request = dataclasses.replace(RANDOM_AND_DM, protocol_fields={"epochs": 3, "num_networks": 2})
-    protocol, whole = protocols_of(plan_for(request))
+    protocol, whole = protocols_of(make_plan(tiny_data([images, images]), request, dataset="tiny"))
     assert (protocol.epochs, protocol.num_networks) == (3, 2)
-    assert (whole.epochs, whole.num_networks) == (200, 2)
+    assert (whole.epochs, whole.num_networks) == (epochs, 2)
 
 
 def test_another_size_gets_its_own_learning_rate_unless_the_config_changes_it() -> None:

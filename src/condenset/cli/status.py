@@ -77,14 +77,14 @@ def describe_status(report: StatusReport) -> dict[str, str]:
     """Return the lines of a report by label. What is not known is left out."""
     from condenset.io.progress import format_duration
 
-    is_running = report.state == "running"
+    is_running, is_finished = report.state == "running", report.state == "finished"
     ages = {"updated": report.updated_seconds, "checkpoint": report.checkpoint_seconds}
     rows = {
         "run": report.directory,
         "state": _describe_state(report),
         "device": report.device,
-        "job" if is_running else "last job": f"{report.position} {report.job}".strip(),
-        "step": _describe_step(report),
+        "job" if is_running else "last job": "" if is_finished else f"{report.position} {report.job}".strip(),
+        "step": "" if is_finished else _describe_step(report),
         "tasks": _describe_tasks(report),
         "time": "" if report.seconds is None else format_duration(report.seconds),
         "remaining": ""

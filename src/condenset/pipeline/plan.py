@@ -28,6 +28,7 @@ from condenset.runs.snapshots import MAX_SNAPSHOTS
 from condenset.training.protocol import Protocol, make_protocol, without_overridden
 
 WHOLE = "whole"  # the name of the job that scores the whole dataset
+MIN_LARGE = 5 * Protocol.batch_size  # images; smaller datasets train for as many epochs as sets, to have as many steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,7 +249,8 @@ def _plan_whole_protocol(
     if not (by_default if request.whole is None else request.whole):
         return None
     config = without_overridden(_config_protocol(base, "whole"), request.whole_protocol_fields)
-    fields = {"network": protocol.network, **config, **request.whole_protocol_fields}
+    small = {"epochs": protocol.epochs} if len(data) < MIN_LARGE else {}
+    fields = {"network": protocol.network, **small, **config, **request.whole_protocol_fields}
     whole = make_protocol(name=data.name, size=data.size, whole=True, **fields)
     return remove_unused_flip(whole, allow_hflip=data.allow_hflip)
 
