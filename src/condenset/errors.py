@@ -103,14 +103,14 @@ def check_int(name: str, value: Any, minimum: int | None = None, maximum: int | 
 
 
 def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
-    """Raise `NAME must be one of …, but got VALUE` with the nearest choice unless the value is one of the choices."""
+    """Raise a UserError unless the value is one of the choices. It suggests a similar choice, else it lists all."""
     names = list(choices)
     if value in names:
         return
-    message = f"{name} must be one of {', '.join(names)}, but got {safe_repr(value)}"
     text = value if isinstance(value, str) else safe_repr(value)
-    nearest = difflib.get_close_matches(text.lower(), names, n=1)
-    raise UserError(message + (f"; did you mean {nearest[0]!r}?" if nearest else ""))
+    if nearest := difflib.get_close_matches(text.lower(), names, n=1):
+        raise UserError(f"{name} cannot be {safe_repr(value)}; did you mean {nearest[0]!r}?")
+    raise UserError(f"{name} must be one of {', '.join(names)}, but got {safe_repr(value)}")
 
 
 def check_path(name: str, value: object) -> None:

@@ -34,12 +34,14 @@ def test_bash_completes_commands_options_and_values(tmp_path: Path) -> None:
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m condenset "$@"\n')
     program.chmod(0o755)
     lines = ["condenset re", "condenset run --ipc", "condenset run digits --method random,dm", "condenset run photos"]
+    lines += ["condenset show mnist-ld", "condenset export mnist-ld", "condenset evaluate x mnist-ld"]
     environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "HOME": str(tmp_path)}
     command = ["bash", "--norc", "-c", SCRIPT, "bash", *lines]
     result = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
-    commands, options, methods, paths = result.stdout.splitlines()
+    commands, options, methods, paths, *sets = result.stdout.splitlines()
     assert "resume" in commands.split() and options.split() == ["--ipc", "--ipc-share"]
     assert methods.split() == ["random,dm", "random,dmplus"]
+    assert sets == ["mnist-ld-1 mnist-ld-10"] * 3
     assert paths == "" and result.stderr == ""  # bash completes the path
 
 
@@ -75,3 +77,8 @@ def test_networks_that_are_given_already_are_not_completed() -> None:
 def test_show_completion_prints_a_script(condenset: CommandRunner, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shellingham.detect_shell", lambda *args: ("zsh", "/bin/zsh"))
     assert "#compdef condenset" in condenset("--show-completion").out
+
+
+def test_finished_sets_are_completed() -> None:
+    assert completion.complete_set("mnist-dm") == ["mnist-dm-1", "mnist-dm-10", "mnist-dm-50"]
+    assert completion.complete_set("runs/") == []

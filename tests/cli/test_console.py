@@ -45,6 +45,28 @@ def test_a_table_folds_long_cells(monkeypatch: pytest.MonkeyPatch, width: int) -
     assert "network" in text.splitlines()[1] and "options" in text.splitlines()[1]  # columns stay columns
 
 
+def test_a_table_breaks_lines_between_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = "convnet(width=64, depth=2)"
+    for width in (60, 80, 120):
+        terminal = use_terminal(monkeypatch, width)
+        print_table(("images per class", "networks", "file"), [("1", words, "random-100.safetensors")] * 2)
+        text = terminal.getvalue()
+        assert text.count("convnet(width=64,") == text.count("random-100.safetensors") == text.count("depth=2)") == 2
+
+
+def test_a_network_of_all_rows_is_printed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    score = {"accuracy_mean": 0.9, "accuracy_std": 0.01, "accuracies": [0.9, 0.9], "condense_seconds": 1.4}
+    records = [
+        {"method": method, "ipc": 10, **score, "network": "convnet(width=64, depth=2)", "together": [1, 10]}
+        for method in ("random", "dm", "whole")
+    ]
+    terminal = use_terminal(monkeypatch, width=80)
+    print_records(records, as_json=False)
+    lines = terminal.getvalue().splitlines()
+    assert lines[0] == "networks: 2 × convnet(width=64, depth=2)"
+    assert "networks" not in lines[2] and len(lines) == 1 + 3 + 3 + 1  # one line per row
+
+
 def test_a_table_is_plain_text_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(("a", "long name"), [("first", "x"), ("2", "[y]")])
     assert capsys.readouterr().out == "a      long name\nfirst  x\n2      [y]\n"
@@ -71,13 +93,23 @@ def test_records_are_printed_in_percent_and_seconds(capsys: pytest.CaptureFixtur
     ]
 
 
+def test_records_without_scores_have_no_empty_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    records = [
+        {"method": "dm", "ipc": 1, "network": "convnet", "condense_seconds": 12.34},
+        {"method": "random", "ipc": 1, "network": None, "condense_seconds": 0.2},
+    ]
+    print_records(records, as_json=False)
+    header = capsys.readouterr().out.splitlines()[0]
+    assert header.split("  ") == ["method", "images per class", "networks", "condense s"]
+
+
 def test_unbalanced_test_images_show_the_balanced_accuracy(capsys: pytest.CaptureFixture[str]) -> None:
     score = {"accuracy_mean": 0.9, "accuracy_std": 0.0, "accuracies": [0.9], "network": "mlp", "balanced_accuracy": 0.5}
     record = {"file": "a.safetensors", "dataset": "pets", "method": "dm", "ipc": 1, **score, "condense_seconds": 1.0}
     for counts, is_shown in (([20, 10, 10], False), ([21, 10, 10], True), ([9, 4], True)):
         for print_table_of in (print_records, print_evaluation):
             print_table_of([{**record, "test_images": counts}], as_json=False)
-            header, row = capsys.readouterr().out.splitlines()
+            header, row = capsys.readouterr().out.splitlines()[-2:]
             assert ("balanced" in header) == is_shown == ("50.0" in row)
 
 

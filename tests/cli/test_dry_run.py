@@ -31,14 +31,40 @@ def test_run_prints_its_plan(condenset: CommandRunner, toy: Path, tmp_path: Path
     assert plan["random, 1 per class"] == "no settings"
     assert "iterations=5" in plan["dm, 2 per class"] and plan["dm, 2 per class"].endswith("of memory)")
     assert plan["scoring"].startswith("2 × convnet(width=8, depth=1), paper protocol, 1000 epochs")
-    assert "200 epochs" in plan["whole dataset"]
-    lines = condenset("run", toy, *options).out.splitlines()
+    assert "1000 epochs" in plan["whole dataset"]
+    *lines, last = condenset("run", toy, *options).out.splitlines()
     assert [line.split("  ")[0] for line in lines] == list(plan)
+    assert last.startswith("Time, memory and disk: condenset plan ")
+
+
+@pytest.mark.parametrize(
+    ("command", "options", "expected"),
+    [
+        ("run", ("--ipc", "1,2", "--seed", 3, "--no-whole"), "--ipc 1,2 --method random,dm"),
+        ("compare", ("--ipc", 1, "--method", "dm", "--method", "mmd", "--nets", 2), "--ipc 1 --nets 2 --method dm,mmd"),
+        (
+            "condense",
+            ("--ipc", 1, "--set", "lr=2", "--set", "init=noise", "--allow-fewer"),
+            "--ipc 1 --set lr=2 --set init=noise --allow-fewer --method dm --no-evaluate",
+        ),
+    ],
+)
+def test_dry_run_ends_with_the_command_that_measures_the_cost(
+    condenset: CommandRunner, toy: Path, command: str, options: tuple[object, ...], expected: str
+) -> None:
+    last = condenset(command, toy, *options, "--dry-run").out.splitlines()[-1]
+    assert last == f"Time, memory and disk: condenset plan {toy} {expected}"
+
+
+def test_dry_run_of_a_config_file_names_no_command_for_the_cost(condenset: CommandRunner, toy: Path) -> None:
+    assert condenset("condense", toy, "--ipc", 1, "--method", "random", "--out", "a").code == 0
+    preview = condenset("condense", "--config", "a/recipe.toml", "--dry-run")
+    assert preview.code == 0 and "condenset plan" not in preview.out  # plan has no --config
 
 
 def test_plan_names_the_directory_of_the_next_run(condenset: CommandRunner, toy: Path, tmp_path: Path) -> None:
     (tmp_path / "runs" / "toy").mkdir(parents=True)
-    assert condenset("condense", toy, "--dry-run").out.splitlines()[-1].split() == ["directory", "runs/toy-2"]
+    assert condenset("condense", toy, "--dry-run").out.splitlines()[-2].split() == ["directory", "runs/toy-2"]
     assert "scoring" not in condenset("condense", toy, "--dry-run", "--out", "o").out
     assert not (tmp_path / "o").exists()
 

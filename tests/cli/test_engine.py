@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shlex
+import shutil
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,8 +14,8 @@ import pytest
 
 import condenset as cs
 from condenset.engine import options
-from condenset.engine.tasks import LocalEngine
 from helpers.command_line import TINY, TINY_NETWORK, CommandRunner, read_records, sets_equal
+from helpers.recording_engine import RecordingEngine
 
 pytest.importorskip("ray")
 
@@ -23,23 +24,42 @@ PAPER = ("paper", "sizes", "--scale", "tiny", "--dataset")
 
 
 @pytest.fixture
-def engines(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """Run tasks in this process in place of Ray, and record the arguments."""
+def recorded() -> list[RecordingEngine]:
+    """The engines of the commands so far."""
+    return []
+
+
+@pytest.fixture
+def engines(monkeypatch: pytest.MonkeyPatch, recorded: list[RecordingEngine]) -> list[dict[str, Any]]:
+    """Run tasks in this process in place of Ray, and record the arguments and the engines."""
     calls: list[dict[str, Any]] = []
 
     @contextlib.contextmanager
-    def open_local(address: str | None, **arguments: Any) -> Iterator[LocalEngine]:
+    def open_local(address: str | None, **arguments: Any) -> Iterator[RecordingEngine]:
         calls.append({"address": address, **arguments})
-        yield LocalEngine()
+        recorded.append(RecordingEngine())
+        yield recorded[-1]
 
     monkeypatch.setattr(options, "open_ray", open_local)
     return calls
 
 
 def test_run_on_an_engine_equals_a_local_run(
-    toy: Path, condenset: CommandRunner, engines: list[dict[str, Any]]
+    toy: Path, condenset: CommandRunner, engines: list[dict[str, Any]], recorded: list[RecordingEngine]
 ) -> None:
-    command = ("run", toy, "--method", "dm,random,dc", "--ipc", "1,2", *TINY, "--set", "dm.batch_size=4")
+    command = (
+        "run",
+        toy,
+        "--method",
+        "dm,random,dc",
+        "--ipc",
+        "1,2",
+        *TINY,
+        "--snapshots",
+        3,
+        "--set",
+        "dm.batch_size=4",
+    )
     dc = ("--set", "dc.inner_epochs=1", "--set", "dc.outer_steps=1", "--set", "dm.sampler=final")
     pool = ("--set", "dm.pool_size=2", "--set", "dm.pool_epochs=1")
     assert condenset(*command, *dc, *pool, "--out", "local").code == 0
@@ -51,7 +71,10 @@ def test_run_on_an_engine_equals_a_local_run(
         assert sets_equal(path, Path("tasks/sets") / path.name), path
     accuracies = [[record["accuracies"] for record in read_records(Path(name))] for name in ("local", "tasks")]
     assert accuracies[0] == accuracies[1]
+    assert recorded[0].scored_jobs() == [{f"{method}-{ipc}" for method in ("dm", "random", "dc") for ipc in (1, 2)}]
     assert not Path("tasks/tasks").exists()
+    snapshots = [sorted(path.name for path in Path(run).glob("snapshots/*/*")) for run in ("local", "tasks")]
+    assert snapshots[0] == snapshots[1] != []
 
 
 def test_resume_keeps_the_engine_unless_another_is_given(
@@ -68,11 +91,20 @@ def test_resume_keeps_the_engine_unless_another_is_given(
 
 
 def test_evaluation_and_experiment_use_the_engine(
-    toy: Path, condenset: CommandRunner, engines: list[dict[str, Any]], fast_tiny: None
+    toy: Path,
+    condenset: CommandRunner,
+    engines: list[dict[str, Any]],
+    recorded: list[RecordingEngine],
+    fast_tiny: None,
 ) -> None:
-    assert condenset("condense", toy, "--method", "random", "--device", "cpu", "--out", "sets").code == 0
+    assert (
+        condenset("condense", toy, "--method", "random", "--ipc", "1,2", "--device", "cpu", "--out", "sets").code == 0
+    )
     quick = ("--nets", 1, "--epochs", 1, "--device", "cpu", "--engine", "ray")
-    assert condenset("evaluate", "sets", *quick, "--out", "a").code == 0
+    shutil.copy("sets/sets/random-1.safetensors", "copy.safetensors")
+    assert condenset("evaluate", "sets", "copy.safetensors", *quick, "--out", "a").code == 0
+    assert [len(jobs) for jobs in recorded[0].scored_jobs()] == [3], "all sets at once, also if two are equal"
+    assert len(read_records(Path("a"))) == 3 and not Path("a/tasks").exists()
     assert condenset("resume", "a").code == 0
     paper = ("paper", "sizes", "--dataset", toy, "--scale", "tiny", "--methods", "random,dm", "--ipc", "1,2")
     assert condenset(*paper, *quick, "--sets", 2, "--out", "b").code == 0

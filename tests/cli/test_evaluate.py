@@ -28,10 +28,10 @@ def test_all_sets_are_scored_on_all_networks(condenset: CommandRunner, toy: Path
     condenset("condense", toy, "--ipc", "1,2", "--method", "random", "--out", "a")
     networks = ("--network", f"{NETWORK},mlp(width=8)", "--network", "mlp(width=4)")
     table = read_table(condenset("evaluate", "a", *QUICK, *networks).out)
-    assert table[0] == ["file", "dataset", "method", "images per class", NETWORK, "mlp(width=8)", "mlp(width=4)"]
+    assert table[0] == ["set", "dataset", "method", "images per class", NETWORK, "mlp(width=8)", "mlp(width=4)"]
     assert [row[:4] for row in table[1:]] == [
-        ["random-1.safetensors", "toy.npz", "random", "1"],
-        ["random-2.safetensors", "toy.npz", "random", "2"],
+        ["random-1", "toy.npz", "random", "1"],
+        ["random-2", "toy.npz", "random", "2"],
     ]
     records = evaluate(condenset, "a", *QUICK, *networks)
     assert [(Path(record["file"]).stem, record["network"]) for record in records] == [
@@ -47,11 +47,7 @@ def test_rows_name_their_file(condenset: CommandRunner, toy: Path, tmp_path: Pat
         condenset("condense", toy, "--ipc", 1, "--method", "random", "--out", directory)
     shutil.copy("a/sets/random-1.safetensors", "other.safetensors")
     rows = read_table(condenset("evaluate", "a", "b", "other.safetensors", *QUICK, "--dataset", toy).out)[1:]
-    assert [row[0] for row in rows] == [
-        "a/sets/random-1.safetensors",
-        "b/sets/random-1.safetensors",
-        "other.safetensors",
-    ]
+    assert [row[0] for row in rows] == ["a/sets/random-1", "b/sets/random-1", "other"]
     records = evaluate(condenset, "a", "a/sets", "other.safetensors", *QUICK, "--dataset", toy)
     assert [record["file"] for record in records] == [
         str(tmp_path / name) for name in ("a/sets/random-1.safetensors", "other.safetensors")
@@ -172,12 +168,17 @@ def test_evaluate_rejects_a_dataset_that_does_not_match(condenset: CommandRunner
     assert "cannot write to" in condenset("evaluate", "a", *QUICK, "--out", "/proc/x").error_line
 
 
+def test_the_help_names_the_directory_of_the_evaluation(condenset: CommandRunner) -> None:
+    assert "Directory of the evaluation" in condenset("evaluate", "--help").out
+
+
 def test_an_evaluation_has_its_own_directory(condenset: CommandRunner, toy: Path, tmp_path: Path) -> None:
     condenset("condense", toy, "--ipc", 1, "--method", "random", "--out", "a")
     for directory in ("runs/evaluate", "runs/evaluate-2"):
         assert f"results  {directory}/results.json" in condenset("evaluate", "a", *QUICK).out
         assert list_files(tmp_path / directory) == ["evaluation.toml", "events.jsonl", "results.json"]
     result = condenset("resume", "runs/evaluate")
+    assert "The evaluation is finished." in result.err.splitlines() and "Scoring" not in result.err
     assert result.code == 0 and read_table(result.out) == read_table(condenset("evaluate", "a", *QUICK).out)
     assert "already contains a run" in condenset("evaluate", "a", *QUICK, "--out", "runs/evaluate").error_line
     assert condenset("evaluate", "a", *QUICK, "--out", "runs/evaluate", "--overwrite").code == 0

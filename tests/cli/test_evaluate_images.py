@@ -161,3 +161,10 @@ def test_an_origin_that_cannot_be_a_path_is_no_dataset(condenset: CommandRunner,
     dataclasses.replace(condensed, provenance=provenance).save("a.safetensors")
     assert "names the dataset" in condenset("evaluate", "a.safetensors", *QUICK).error_line
     assert condenset("evaluate", "a.safetensors", *QUICK, "--dataset", toy).code == 0
+
+
+def test_a_set_of_a_folder_without_test_images_names_the_ways_out(condenset: CommandRunner, tmp_path: Path) -> None:
+    make_classes(tmp_path / "own")
+    condenset("condense", "own", "--ipc", 1, "--method", "random", "--out", "a")
+    error = condenset("evaluate", "a", *QUICK).error_line
+    assert error.endswith("with --dataset or --test, or condense again with --test-share 0.2")

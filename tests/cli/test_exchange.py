@@ -53,7 +53,7 @@ def test_the_suffix_chooses_the_format(condenset: CommandRunner, tmp_path: Path)
     assert condenset("export", "set.safetensors", "x.npz").code == 0
     assert condenset("export", "set.safetensors", "x.pt").code == 0
     error = condenset("export", "set.safetensors", "x").error_line
-    assert error == "--to must be one of folder, npz, hf, webdataset, pt, because 'x' has no suffix of a format"
+    assert error == "the format is unclear from 'x': give --to folder, npz, hf, webdataset or pt"
     error = condenset("export", "set.safetensors", "x.npz").error_line
     assert error == "x.npz exists already; choose another path or overwrite it with --overwrite"
     assert condenset("export", "set.safetensors", "x.npz", "--overwrite").code == 0
@@ -61,6 +61,18 @@ def test_the_suffix_chooses_the_format(condenset: CommandRunner, tmp_path: Path)
     assert "must end in .npz" in condenset("export", "set.safetensors", "y", "--to", "npz").error_line
     make_set().save("other.safetensors")
     assert f"{tmp_path} has 2 sets: give one" in condenset("export", tmp_path, "y", "--to", "folder").error_line
+
+
+@pytest.mark.parametrize("command", [("export",), ("show",)])
+def test_a_missing_set_file_names_those_that_exist(command: tuple[str, ...], condenset: CommandRunner) -> None:
+    out = ("x.npz",) if command == ("export",) else ()
+    assert condenset(*command, "sets/dm-5.safetensors", *out).error_line == "no such file: sets/dm-5.safetensors"
+    Path("sets").mkdir()
+    for num in range(1, 12):
+        make_set().save(f"sets/dm-{num:02}.safetensors")
+    names = ", ".join(f"'dm-{num:02}.safetensors'" for num in range(1, 11))
+    error = condenset(*command, "sets/dm-5.safetensors", *out).error_line
+    assert error == f"no such file: sets/dm-5.safetensors; sets has {names}, …"
 
 
 def test_a_published_set_can_be_scored(condenset: CommandRunner) -> None:
@@ -85,6 +97,8 @@ def test_finished_sets_have_names(condenset: CommandRunner, tmp_path: Path) -> N
     result = condenset("show", "mnist-dm-1")
     assert result.code == 0 and "10 of 1x28x28" in result.out
     assert [path.name for path in tmp_path.iterdir()] == ["mnist-dm-1.png"]
+    help_text = " ".join(condenset("show", "--help").out.replace("│", " ").split())
+    assert "for a finished set, in the working directory" in help_text
     assert condenset("export", "mnist-dm-1", "x.npz").code == 0
     assert "the dataset mnist" in condenset("evaluate", "mnist-dm-1").error_line  # it is not on this machine
     assert "did you mean the finished set" in condenset("show", "mnist-dm-3").error_line

@@ -78,7 +78,7 @@ def test_mistakes_are_one_line(condenset: CommandRunner, toy: Path, tmp_path: Pa
     train = ("networks", "train-pool", toy, "--out", "p", *POOL_OPTIONS)
     assert "edges must be increasing accuracies" in condenset(*train, "--edges", "50,20").error_line
     assert "edges must be numbers" in condenset(*train, "--edges", "a").error_line
-    assert "network must be one of" in condenset(*train, "--network", "convnett").error_line
+    assert "network cannot be 'convnett'" in condenset(*train, "--network", "convnett").error_line
     assert "num must be a whole number, 1 or more" in condenset(*train, "--num", 0).error_line
     assert not (tmp_path / "p" / "pool.json").exists()
     (tmp_path / "p").mkdir(exist_ok=True)

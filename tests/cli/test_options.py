@@ -38,7 +38,9 @@ def test_every_option_of_a_run_is_passed_on(
 
     def start_run(request: RunRequest, **options: Any) -> pipeline_run.RunResult:
         calls.append((request, options))
-        return pipeline_run.RunResult(directory=Path("o"), records=[])
+        result = pipeline_run.RunResult(directory=Path("o"), records=[])
+        options.pop("show_result")(result)
+        return result
 
     monkeypatch.setattr(pipeline_run, "start_run", start_run)
     evaluates = command != "condense"

@@ -96,6 +96,6 @@ def test_memory_of_a_device_and_chunks_are_printed(capsys: pytest.CaptureFixture
 
 
 def test_mistakes_are_refused_in_one_line(condenset: CommandRunner) -> None:
-    message = "classes, images, size describe data that do not exist yet: give all three, or a dataset alone"
+    message = "give --classes, --images and --size together, or a dataset"
     assert condenset("plan", "--classes", 4).error_line == message
     assert "no dataset" in condenset("plan").error_line

@@ -14,7 +14,7 @@ RANDOM = ("--ipc", 1, "--method", "random", *TINY_NETWORK, "--nets", 2, "--epoch
 
 def test_a_run_records_its_protocol_and_evaluate_repeats_it(condenset: CommandRunner, toy: Path) -> None:
     result = condenset("run", toy, *RANDOM, "--protocol", "modern", "--out", "a")
-    assert read_table(result.out)[1][3] == "2 × convnet(width=8, depth=1), modern"
+    assert result.out.splitlines()[0] == "networks: 2 × convnet(width=8, depth=1), modern"
     recipe = tomllib.loads(Path("a/recipe.toml").read_text())["protocol"]
     assert (recipe["schedule"], recipe["batch_size"], recipe["cutmix"], recipe["epochs"]) == ("modern", 64, 0.5, 2)
     (run_record,) = read_records(Path("a"))
@@ -35,10 +35,10 @@ def test_the_name_of_a_protocol_replaces_that_of_the_run(condenset: CommandRunne
     assert plan["scoring"].startswith("2 × convnet(width=8, depth=1), modern protocol, 1500 epochs")
 
 
-def test_the_whole_dataset_keeps_its_epochs(condenset: CommandRunner, toy: Path) -> None:
+def test_a_small_whole_dataset_has_the_epochs_of_a_set(condenset: CommandRunner, toy: Path) -> None:
     options = ("--ipc", 1, "--method", "random", *TINY_NETWORK, "--protocol", "modern", "--dry-run", "--json")
     plan = json.loads(condenset("run", toy, *options).out)
-    assert "modern protocol, 200 epochs" in plan["whole dataset"]
+    assert "modern protocol, 1500 epochs" in plan["whole dataset"]
 
 
 def test_invalid_protocols_are_refused(condenset: CommandRunner, toy: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -36,7 +37,9 @@ def test_mistakes_are_one_line(condenset: CommandRunner, finished: Path) -> None
     assert "must be an .html file, but got 'page.pdf'" in condenset("report", finished, "--out", "page.pdf").error_line
     assert "no such directory: none" in condenset("report", "none").error_line
     assert "needs a file: give --out" in condenset("report", finished, finished).error_line
-    assert "--nets must be a whole number" in condenset("report", finished, "--nets", -1).error_line
+    negative = condenset("report", finished, "--nets", -1)
+    assert negative.error_line == "--nets must be a whole number, 0 or more, but got -1"
+    assert condenset("report", finished, "--nets", "1.5").error_line == "--nets must be a whole number, but got '1.5'"
     assert "snapshots must be at most 100" in condenset("run", "digits", "--snapshots", 101).error_line
 
 
@@ -59,6 +62,28 @@ def test_report_that_cannot_be_written_is_a_warning(
     result = condenset("run", toy, *RUN)
     assert result.code == 0
     assert "condenset: warning: there is no report: " in result.err
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_bug_in_the_report_does_not_hide_the_result(
+    condenset: CommandRunner, toy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    printed = []
+
+    def fail(*_: object) -> None:
+        printed.append(capsys.readouterr().out)
+        raise KeyError("no such column")
+
+    monkeypatch.setattr("condenset.pipeline.run.write_run_report", report.write_run_report)
+    monkeypatch.setattr(report, "collect_content", fail)
+    result = condenset("run", toy, *RUN)
+    assert result.code == 0
+    assert "random" in printed[0] and "results  a/results.json" in printed[0]  # before the report is written
+    warning = "warning: there is no report: KeyError: 'no such column'; write it with 'condenset report a'"
+    assert result.err.splitlines()[-1] == f"condenset: {warning}"
+    assert json.loads(condenset("status", "a", "--json").out)["state"] == "finished"
+    with pytest.raises(KeyError):  # a traceback, to find the bug
+        condenset("report", "a")
 
 
 def test_resume_writes_the_report_and_keeps_a_recent_one(

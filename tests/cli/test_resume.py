@@ -55,6 +55,11 @@ def test_resuming_a_finished_run_prints_its_result(condenset: CommandRunner, toy
     resumed = condenset("resume", "a")
     assert (resumed.code, resumed.out) == (0, result.out)
     assert read_files(tmp_path) == before
+    assert "Condensing" in result.err and "Condensing" not in resumed.err
+    assert "The run is finished." in resumed.err.splitlines()
+    next(Path("a/sets").glob("dm-*.safetensors")).unlink()
+    resumed = condenset("resume", "a")
+    assert "Condensing" in resumed.err and "The run is finished." not in resumed.err
 
 
 @pytest.mark.parametrize(
@@ -124,6 +129,7 @@ def test_a_stopped_run_repeats_the_options_of_its_resume(
 
     condenset("run", toy, "--ipc", 1, *TINY, "--out", "a")
     toy.rename("new.npz")
+    Path("a/results.json").unlink()  # the run is unfinished
     monkeypatch.setattr("condenset.pipeline.run.execute_plan", stop)
     result = condenset("resume", "a", "--dataset", "new.npz", "--device", "cpu", "--per-class", "--json")
     assert result.code == 130

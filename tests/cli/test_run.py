@@ -74,6 +74,7 @@ def test_the_first_line_names_the_work_the_device_and_the_directory(condenset: C
     first_line = condenset("run", toy, "--ipc", "1,2", *TINY, "--out", "a").err.splitlines()[0]
     for part in ("random, dm", "toy", "1, 2 images per class", "float32", "Directory: a"):
         assert part in first_line
+    Path("a/results.json").unlink()  # the run is unfinished
     first_line = condenset("resume", "a").err.splitlines()[0]
     assert "random, dm" in first_line and "Directory: a" in first_line
 
@@ -87,7 +88,7 @@ def test_ipc_share_gives_numbers_per_class(condenset: CommandRunner, tmp_path: P
     data = write_npz(tmp_path / "unbalanced.npz", counts=(12, 8, 3))
     result = condenset("run", data, "--ipc-share", 0.25, *TINY, "--out", "a")
     assert "to 1–3 images per class with random, dm" in result.err
-    assert [line.split()[:2] for line in result.out.splitlines()[1:3]] == [["random", "1–3"], ["dm", "1–3"]]
+    assert [line.split()[:2] for line in result.out.splitlines()[2:4]] == [["random", "1–3"], ["dm", "1–3"]]
     recipe = tomllib.loads(Path("a/recipe.toml").read_text())
     assert [job["ipc"] for job in recipe["jobs"]] == [[3, 2, 1]] * 2
     records, path = read_records(Path("a")), Path("a/sets/dm-1to3.safetensors")

@@ -45,6 +45,8 @@ def test_the_browser_is_opened(condenset: CommandRunner, tmp_path: Path, monkeyp
 def test_mistakes(condenset: CommandRunner, tmp_path: Path) -> None:
     assert "no such directory: runs; start a run" in condenset("serve").error_line
     assert "port must be" in condenset("serve", tmp_path, "--port", 70000).error_line
+    assert "host must be an address" in condenset("serve", tmp_path, "--host", "").error_line
+    assert condenset("serve", tmp_path, "--port", "x").error_line == "--port must be a whole number, but got 'x'"
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()

@@ -73,9 +73,11 @@ def test_show_lists_and_draws_the_sets_of_a_run(condenset: CommandRunner, toy: P
     condenset("condense", toy, "--ipc", "2,1,3", "--method", "random", "--out", "b")
     lines = condenset("show", "b").out.splitlines()
     assert [line.split()[:5] for line in lines[1:4]] == [
-        [f"b/sets/random-{ipc}.safetensors", "toy", "random", str(3 * ipc), "of"] for ipc in (2, 1, 3)
+        [f"random-{ipc}", "toy", "random", str(3 * ipc), "of"] for ipc in (2, 1, 3)
     ]
-    assert lines[-1] == "picture  b/grid.png"
+    assert lines[-2:] == ["sets     b/sets", "picture  b/grid.png"]
+    assert all(re.search(r" [\d.]+ to [\d.]+$", line) for line in lines[1:4])  # without the nominal range
+    assert max(map(len, lines)) <= 80
     metadata = json.loads(condenset("show", "b", "--json").out)
     assert [(item["recipe"]["ipc"], item["picture"]) for item in metadata] == [(ipc, "b/grid.png") for ipc in (2, 1, 3)]
     assert condenset("show", "b/sets", "--out", "all.png").code == 0
@@ -91,7 +93,7 @@ def test_sets_of_different_datasets_are_not_drawn_together(condenset: CommandRun
         (tmp_path / "both").mkdir(exist_ok=True)
         shutil.copy(f"{name}/sets/random-1.safetensors", f"both/{name}.safetensors")
     result = condenset("show", "both")
-    assert result.code == 0 and "both/b.safetensors" in result.out
+    assert result.code == 0 and "\nb  " in result.out
     assert "picture  none: the sets have different classes or image shapes" in result.out
 
 

@@ -87,9 +87,10 @@ def test_failed_run(condenset: CommandRunner, toy: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(checkpoint, "CHECKPOINT_SECONDS", 0.0)
     monkeypatch.setattr(checkpoint, "write_tensors", fail)
     options = ("--ipc", 1, *TINY_NETWORK, "--iterations", 5, "--out", "a")
-    assert "No space left on device" in condenset("condense", toy, *options).error_line
+    full = "No space left on device; free space, then: condenset resume a"
+    assert condenset("condense", toy, *options).error_line.endswith(full)
     report = read_report(condenset, Path("a"))
-    assert report["state"] == "failed" and "No space left on device" in report["error"]
+    assert report["state"] == "failed" and report["error"].endswith("No space left on device")
     assert "No space left on device; continue with: condenset resume a" in condenset("status", "a").out
 
 

@@ -89,8 +89,8 @@ def test_a_terminal_table_escapes_cells_and_titles(monkeypatch: pytest.MonkeyPat
 
 def test_progress_escapes_names(capsys: pytest.CaptureFixture[str]) -> None:
     progress = ProgressBar()
-    progress.last_line = -1e9
     progress.start(f"reading {HOSTILE}", total=10)
+    progress.last_line = progress.start_time = -1e9
     progress.update(1)
     progress.stop()
     assert_harmless(capsys.readouterr().err)

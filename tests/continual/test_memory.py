@@ -293,13 +293,13 @@ def test_example_of_the_guide_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_invalid_arguments() -> None:
-    with pytest.raises(cs.UserError, match="on_repeat must be one of refuse, merge, but got 'marge'; did you mean"):
+    with pytest.raises(cs.UserError, match="on_repeat cannot be 'marge'; did you mean"):
         tiny_memory(on_repeat="marge")
-    with pytest.raises(cs.UserError, match=r"an option of dm must be one of .* but got 'itertions'"):
+    with pytest.raises(cs.UserError, match=r"an option of dm cannot be 'itertions'"):
         cs.Memory(ipc=2, method="dm", itertions=3)
     with pytest.raises(cs.UserError, match="a schedule must come with a method that has schedules"):
         cs.Memory(ipc=2, method="random", schedule="fast")
-    with pytest.raises(cs.UserError, match="method must be one of"):
+    with pytest.raises(cs.UserError, match="method cannot be 'md'"):
         cs.Memory(ipc=2, method="md")
     with pytest.raises(cs.UserError, match=r"ipc .* must be a whole number, 1 or more, but got \[1, 2\]"):
         tiny_memory(ipc=[1, 2])

@@ -237,6 +237,7 @@ def test_import_continues_after_a_full_disk(
 def test_scanning_shows_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     make_classes(tmp_path / "photos", "ab", count=3)
     monkeypatch.setattr("condenset.io.progress.LINE_SECONDS", 0.0)
+    monkeypatch.setattr("condenset.io.progress.MIN_LINE_SECONDS", 0.0)
     load(tmp_path / "photos", skip_bad=True, verbose=False)
     assert capsys.readouterr().err == ""
     load(tmp_path / "photos", skip_bad=True)

@@ -25,7 +25,7 @@ def test_sets_of_the_checkout() -> None:
 
 
 def test_unknown_names() -> None:
-    with pytest.raises(cs.UserError, match=r"the name of a finished set must be one of .*did you mean 'mnist-dm-1'\?"):
+    with pytest.raises(cs.UserError, match=r"the name of a finished set cannot be .*did you mean 'mnist-dm-1'\?"):
         cs.load_condensed("mnist-dm-2")
     with pytest.raises(cs.UserError, match="must be text"):
         cs.load_condensed(3)  # type: ignore[arg-type]

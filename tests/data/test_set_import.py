@@ -74,7 +74,7 @@ def test_the_normalisation_must_be_explicit(tmp_path: Path, user_error: ExpectUs
         cs.import_set(path, mean=MEAN)
     with user_error("exclude each other"):
         cs.import_set(path, normalization="cifar10", mean=MEAN, std=STD)
-    with user_error("dataset must be one of", "did you mean 'cifar10'?"):
+    with user_error("dataset cannot be 'cifar'", "did you mean 'cifar10'?"):
         cs.import_set(path, normalization="cifar")
     with user_error("the dataset digits has no fixed normalisation"):
         cs.import_set(path, normalization="digits")

@@ -31,7 +31,9 @@ def test_peak_memory_is_in_bytes_and_can_be_reset() -> None:
         ("cuda", "Device 'cuda' is not available: this machine has cpu."),
         ("cuda:3", "Device 'cuda:3' is not available: this machine has cpu."),
         ("cpu:1", "Device 'cpu:1' is not available: this machine has cpu:0."),
-        ("tpu", "device must be one of cpu, cuda, mps, but got 'tpu'"),
+        ("xla", "device must be one of cpu, cuda, mps, but got 'xla'"),
+        ("gpu", "device cannot be 'gpu'; did you mean 'cuda'?"),
+        ("gpu:0", "device cannot be 'gpu:0'; did you mean 'cuda'?"),
     ],
 )
 def test_unavailable_devices_are_refused(device: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:

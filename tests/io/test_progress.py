@@ -161,6 +161,27 @@ def test_log_of_many_short_tasks_gets_lines_too(
     assert [line.split()[0] for line in lines] == ["3/10", "6/10", "9/10"]
 
 
+def test_warning_covers_the_whole_run(
+    advance_clock: Callable[[float], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    estimates = []
+
+    def estimate_run(total: int | None, step_seconds: float, remaining: float) -> tuple[float, str]:
+        estimates.append((total, step_seconds, remaining))
+        return later + remaining, "text"
+
+    bar = ProgressBar()
+    bar.estimate_run = estimate_run
+    for later in (500, 600):  # short tasks of short and of long runs
+        bar.start("learning", 10)
+        for done in range(8):
+            bar.update(done)
+            advance_clock(1)
+        bar.stop()
+        assert capsys.readouterr().err == ("learning: text\n" if later == 600 else "")
+    assert estimates == [(10, 1.0, 4.0), (10, 1.0, 3.0), (10, 1.0, 4.0)]  # not before five seconds, not after the text
+
+
 def test_long_run_warns_once_after_five_seconds(
     advance_clock: Callable[[float], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -221,9 +242,13 @@ def test_progress_in_percent(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], advance_clock: Callable[[float], None]
 ) -> None:
     bar = ProgressBar()
+    advance_clock(60)  # another task
     bar.start("writing the report", 100, unit="%")
     bar.update(0.0)
-    advance_clock(31)
+    advance_clock(1)
+    bar.update(1.0)
+    assert capsys.readouterr().err == ""  # it may be complete in a moment
+    advance_clock(30)
     bar.update(50.0)
     bar.stop()
     assert capsys.readouterr().err == "writing the report: 50% of 100%, about 31 s remaining\n"

@@ -238,7 +238,7 @@ def test_condense_takes_any_field_of_the_recipe() -> None:
     assert condensed.provenance["recipe"]["momentum"] == 0.1
     with pytest.raises(cs.UserError, match=r"an option of dm .*'momentun'; did you mean 'momentum'"):
         cs.condense(data, ipc=1, momentun=0.1)
-    with pytest.raises(cs.UserError, match=r"method must be one of .*'dmm'; did you mean 'dm'"):
+    with pytest.raises(cs.UserError, match=r"method cannot be 'dmm'; did you mean 'dm'"):
         cs.condense(data, "dmm", ipc=1)
 
 
@@ -261,7 +261,7 @@ def test_condense_takes_any_field_of_the_recipe() -> None:
         ({"batch_size": "2"}, "batch_size must be .*, but got '2'"),
         ({"lr": "1"}, "lr must be a number above 0, but got '1'"),
         ({"batch_size": 0}, "batch_size must be .*, but got 0"),
-        ({"init": "reel"}, "init must be one of real, noise, but got 'reel'; did you mean 'real'"),
+        ({"init": "reel"}, "init cannot be 'reel'; did you mean 'real'"),
         ({"augment": "blur"}, "augment.* must be one of"),
         ({"network": 3}, "network must be .*, but got"),
         ({"allow_fewer": "yes"}, "allow_fewer must be true or false"),

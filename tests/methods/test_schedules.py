@@ -47,7 +47,7 @@ def test_a_method_without_schedules_refuses_them() -> None:
     rule = "a schedule must come with a method that has schedules, such as dm, but got 'paper' with dmplus: leave out"
     with pytest.raises(cs.UserError, match=rule):
         make_recipe("dmplus", ipc=1, name="", size=8, schedule="paper")
-    for name in ("papre", "", 3):
+    for name in ("slow", "", 3):
         with pytest.raises(cs.UserError, match="schedule must be one of fast, paper, but got"):
             cs.condense(tiny_data([4, 4]), "dm", ipc=1, schedule=name)  # type: ignore[arg-type]
 

@@ -39,10 +39,11 @@ REFUSED = {
     "(" * 199: "a network must be written like",
     "-" * 199 + "1": "a network must be written like",
     "convnet" + " " * 200: "at most 200 characters",
-    "convent": "network must be one of convnet, alexnet, alexnet_small, vgg11, resnet18, resnet18_ap, lenet, mlp, but "
-    "got 'convent'; did you mean 'convnet'?",
+    "vit": "network must be one of convnet, alexnet, alexnet_small, vgg11, resnet18, resnet18_ap, lenet, mlp, but "
+    "got 'vit'",
+    "convent": "network cannot be 'convent'; did you mean 'convnet'?",
     "ConvNet": "did you mean 'convnet'?",
-    "convnet(widht=3)": "but got 'widht'; did you mean 'width'?",
+    "convnet(widht=3)": "cannot be 'widht'; did you mean 'width'?",
     "convnet(width='a')": "width must be a whole number from 1 to 4096, but got 'a'",
     "convnet(width=True)": "width must be a whole number from 1 to 4096, but got True",
     "convnet(width=0)": "width must be a whole number from 1 to 4096, but got 0",
@@ -53,10 +54,10 @@ REFUSED = {
     "convnet(depth=0)": "depth must be a whole number from 1 to 32, but got 0",
     "convnet(depth=None)": "depth must be a whole number from 1 to 32, but got None",
     "convnet(norm='bn')": "norm must be one of none, batch, layer, instance, group, but got 'bn'",
-    "convnet(norm=['batch'])": "norm must be one of none, batch, layer, instance, group, but got ['batch']",
+    "convnet(norm=['batch'])": "norm cannot be ['batch']; did you mean 'batch'?",
     "convnet(norm='\\d')": "norm must be one of",
     "convnet(activation='relo')": "did you mean 'relu'?",
-    "convnet(pooling='avg')": "pooling must be one of none, max, average, but got 'avg'",
+    "convnet(pooling='avg')": "pooling cannot be 'avg'; did you mean 'average'?",
     "alexnet(norm='layer')": "norm must be one of none, batch, instance, but got 'layer'",
     "vgg11(norm='none')": "norm must be one of instance, batch, but got 'none'",
     "resnet18(average_pooling=True)": "an option of ResNet-18 must be one of norm, but got 'average_pooling'",
@@ -169,7 +170,7 @@ def test_an_architecture_builds_a_network() -> None:
     network = NETWORKS["convnet"](channels=1, size=8, num_classes=3, width=4)
     assert isinstance(network, Network)
     assert network.num_features == 4 * 2 * 2
-    with pytest.raises(UserError, match="but got 'widht'"):
+    with pytest.raises(UserError, match="cannot be 'widht'"):
         NETWORKS["convnet"](channels=1, size=8, num_classes=3, widht=4)
 
 

@@ -40,6 +40,7 @@ def test_contents_of_a_run(finished: Path) -> None:
     assert content.features.description == "a ConvNet with random weights"
     assert content.settings["command"] == "condenset run --config a/recipe.toml"
     assert content.settings["seed"] == "0"
+    assert content.curve_command == "condenset report a --nets 1"
     assert "recipe.toml" in content.recipes
     assert content.notices == []
     import hashlib
@@ -83,6 +84,7 @@ def test_damaged_snapshots_are_left_out_with_a_notice(finished: Path) -> None:
     content = collect_content(finished)
     assert content.notices[0].startswith("Snapshots of dm-2 are left out: ")
     assert all(not item.snapshots for item in content.sets)
+    assert content.curve_command == ""
 
 
 @pytest.mark.parametrize(("name", "message"), [("none", "no such directory"), ("empty", "is not a run")])
@@ -121,6 +123,7 @@ def test_several_runs_on_one_dataset_share_a_page(condenset: CommandRunner, fini
     assert [item.label for item in merged.sets] == labels
     assert [record["label"] for record in merged.records] == labels
     assert merged.settings["b: seed"] == "1"
+    assert merged.curve_command == "condenset report a b --nets 1 --out FILE"
     assert list(merged.recipes) == ["a/recipe.toml", "b/recipe.toml"]
     merged = merge_contents(contents, [Path("x/a"), Path("y/a")])
     assert [item.label for item in merged.sets][1:] == ["dm, 2 per class (x/a)", "dm, 2 per class (y/a)"]

@@ -30,9 +30,9 @@ def test_settings_apply_to_all_methods_or_to_one() -> None:
     ("setting", "message"),
     [
         ("outer_steps", "a setting must be FIELD=VALUE or METHOD.FIELD=VALUE, but got 'outer_steps'"),
-        ("outer_step=3", "an option of a method must be one of .* but got 'outer_step'; did you mean 'outer_steps'"),
+        ("outer_step=3", "an option of a method cannot be 'outer_step'; did you mean 'outer_steps'"),
         ("mmd.outer_steps=3", "an option of mmd must be one of .* but got 'outer_steps'"),
-        ("dmm.lr=3", "method must be one of .* but got 'dmm'; did you mean 'dm'"),
+        ("dmm.lr=3", "method cannot be 'dmm'; did you mean 'dm'"),
         (".lr=3", "method must be one of .* but got ''"),
         ("ipc=3", "an option of a method must be one of .* but got 'ipc'"),
         ("outer_steps=2.5", "outer_steps must be a whole number, but got '2.5'"),

@@ -125,3 +125,13 @@ def test_reports_are_written_on_request_of_the_page(server: RunServer) -> None:
     answer = send(server, "/runs/empty/report.html", "POST", **secret)
     assert (answer.status, answer.json) == (400, {"error": "there are no results"})
     assert send(server, "/runs/other/report.html", "POST", **secret).status == 404
+
+
+@pytest.mark.parametrize("path", ["/", "/runs.js", "/api/runs", "/runs/a/report.html", "/runs/b/report.html", "/x"])
+def test_head_has_the_headers_of_get_without_content(server: RunServer, path: str) -> None:
+    write_run(server.directory / "a")
+    (server.directory / "a" / "report.html").write_text("page")
+    full, head = (send(server, path, method) for method in ("GET", "HEAD"))
+    assert (head.status, head.text) == (full.status, "")
+    for name in ("Content-Type", "Content-Length", "Content-Security-Policy"):
+        assert head.headers[name] == full.headers[name]

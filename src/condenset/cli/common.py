@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import re
 import shlex
 from collections.abc import Iterable, Iterator
@@ -11,11 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 from condenset.cli.console import one_line_warnings, print_line
 from condenset.cli.signals import exit_on_signal
-from condenset.errors import UserError, check
+from condenset.errors import UserError, check, format_names
+
+RESUME = "Resume with: "  # before the command that continues a run
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 if TYPE_CHECKING:
     from condenset.data.options import LoadOptions
     from condenset.runs.context import RunContext
+
+MAX_SET_NAMES = 10  # in an error
 
 
 def drop_unset(**options: Any) -> dict[str, Any]:
@@ -86,13 +92,20 @@ def check_overwrite(path: Path, *, overwrite: bool) -> None:
         raise UserError(f"{path} exists already: choose another --out, or use --overwrite")
 
 
+def check_set_exists(file: Path) -> None:
+    """Raise a UserError that names the other sets of the directory if a set file does not exist."""
+    names = sorted(path.name for path in file.parent.glob("*.safetensors"))
+    if names and not file.exists():
+        raise UserError(f"no such file: {file}; {file.parent} has {format_names(names, MAX_SET_NAMES)}")
+
+
 def resume_hint(directory: Path, **options: object) -> str:
     """Return the command that continues a run, with the options that are neither None nor False."""
     words = [str(directory)]
     for name, value in drop_unset(**options).items():
         flag = f"--{name.replace('_', '-')}"
         words += [flag] * bool(value) if isinstance(value, bool) else [flag, str(value)]
-    return f"Resume with: condenset resume {shlex.join(words)}"
+    return f"{RESUME}condenset resume {shlex.join(words)}"
 
 
 def announce(work: str, run: RunContext, directory: Path) -> None:
@@ -114,8 +127,21 @@ def in_terminal(run: RunContext, hint: str = "", *, tensorboard: bool = False) -
 
     with (
         exit_on_signal(run, hint),
+        _add_hint_to_full_disk(hint),
         one_line_warnings(),
         record_status(run),
         record_curves(run, requested=tensorboard),
     ):
         yield
+
+
+@contextlib.contextmanager
+def _add_hint_to_full_disk(hint: str) -> Iterator[None]:
+    """Add the command that continues a run to the error about a full disk."""
+    try:
+        yield
+    except UserError as error:
+        is_full = isinstance(error.__cause__, OSError) and error.__cause__.errno in NO_SPACE
+        if not is_full or not hint.startswith(RESUME):
+            raise
+        raise UserError(f"{error}; free space, then: {hint.removeprefix(RESUME)}") from error

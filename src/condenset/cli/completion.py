@@ -42,6 +42,13 @@ def complete_dataset(incomplete: str) -> list[str]:
     return [name for name in (*DATASETS, *_plugins("datasets"), *_imported()) if name.startswith(incomplete)]
 
 
+def complete_set(incomplete: str) -> list[str]:
+    """Complete the name of a finished set. If there is none, the shell completes paths."""
+    from condenset.io.finished_sets import find_set_files  # slow to import
+
+    return [name for name in sorted(find_set_files()) if name.startswith(incomplete)]
+
+
 def complete_methods(incomplete: str) -> list[str]:
     """Complete the last of several methods that are separated by commas."""
     return _complete_last(incomplete, (*METHODS, *_plugins("methods"), "all"))

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -41,17 +42,40 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table: with borders on a terminal, else as aligned plain text."""
     lines = [[escape_controls(cell) for cell in line] for line in (columns, *rows)]
     if sys.stdout.isatty():
-        table = Table()
-        for name in lines[0]:
-            table.add_column(Text(name), overflow="fold")  # never cut off a long word
-        for line in lines[1:]:
-            table.add_row(*map(Text, line))  # Text: brackets are not markup
-        Console().print(table)
+        _print_bordered(lines)
         return
     lines = [list(map(_as_encoded, line)) for line in lines]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def _print_bordered(lines: Sequence[Sequence[str]]) -> None:
+    """Print a table with borders; the first line has the names of the columns."""
+    console = Console()
+    widths = _fit_columns(lines, console.width - 3 * len(lines[0]) - 1)  # without borders and padding
+    table = Table()
+    for name, width in zip(lines[0], widths, strict=True):
+        table.add_column(Text(name), overflow="fold", width=width)  # never cut off a long word
+    for line in lines[1:]:
+        table.add_row(*map(Text, line))  # Text: brackets are not markup
+    console.print(table)
+
+
+def _fit_columns(lines: Sequence[Sequence[str]], total: int) -> list[int | None]:
+    """Return the widths of columns that fit a total width without a break inside a word.
+
+    If the longest words do not fit, the widths are None, and the table breaks words.
+    """
+    columns = list(zip(*lines, strict=True))
+    widths = [max(map(cell_len, column)) for column in columns]
+    word_widths = [max((cell_len(word) for cell in column for word in cell.split()), default=0) for column in columns]
+    if sum(word_widths) > total:
+        return [None] * len(columns)
+    while sum(widths) > total:
+        shrinkable = [number for number, width in enumerate(widths) if width > word_widths[number]]
+        widths[max(shrinkable, key=widths.__getitem__)] -= 1
+    return [*widths]
 
 
 def _as_encoded(cell: str) -> str:
@@ -83,7 +107,7 @@ def format_options(options: Iterable[Mapping[str, Any]]) -> str:
 
 
 def print_records(records: Sequence[Mapping[str, Any]], as_json: bool, *, per_class: bool = False) -> None:
-    """Print the records of a run as a table, or as JSON."""
+    """Print the records of a run as a table, or as JSON. If all have the same networks, a line above names them."""
     from condenset.pipeline.plan import job_name
     from condenset.pipeline.results import format_records
     from condenset.training.scores import is_unbalanced
@@ -98,6 +122,15 @@ def print_records(records: Sequence[Mapping[str, Any]], as_json: bool, *, per_cl
         columns.insert(position, "balanced %")
         for row, record in zip(rows, records, strict=True):
             row.insert(position, _format_percent(record.get("balanced_accuracy")))
+    position = columns.index("networks")
+    if len({row[position] for row in rows}) == 1:
+        if rows[0][position] != "-":
+            print_line(f"networks: {rows[0][position]}")
+        for line in (columns, *rows):
+            del line[position]
+    if not any("accuracy_mean" in record for record in records):  # of `condense`, which has no scores
+        filled = [number for number in range(len(columns)) if any(row[number] != "-" for row in rows)]
+        columns, rows = [columns[number] for number in filled], [[row[number] for number in filled] for row in rows]
     print_table(columns, rows)
     if per_class:
         _print_class_tables(records, [job_name(record["method"], record["ipc"]) for record in records])
@@ -126,8 +159,10 @@ def print_evaluation(records: Sequence[Mapping[str, Any]], as_json: bool, *, per
     rows = []
     for number, (file, record) in enumerate(firsts.items()):
         origin = (*(column[number] for column in datasets.values()), str(record["method"] or "-"), _format_ipc(record))
-        rows.append((names[file], *origin, *(cells.get((file, column), "-") for column in columns)))
-    print_table(("file", *datasets, "method", "images per class", *columns), rows)
+        rows.append(
+            (names[file].removesuffix(".safetensors"), *origin, *(cells.get((file, column), "-") for column in columns))
+        )
+    print_table(("set", *datasets, "method", "images per class", *columns), rows)
     for network in networks if per_class else ():
         scored = [record for record in records if _network_name(record) == network]
         _print_class_tables(scored, [names[record["file"]].removesuffix(".safetensors") for record in scored], network)

@@ -85,7 +85,7 @@ def check_command(
     else:
         print_lines(str(report))
     if report.unreadable and not load_fields.get("skip_bad"):
-        raise unreadable_error(report.unreadable, details=False)  # the report has them
+        raise unreadable_error(report.unreadable)
     if report.hold_out_error:
         raise UserError(report.hold_out_error)
 

@@ -11,8 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from condenset.cli.common import announce, drop_unset, in_terminal, parse_networks, resume_hint
-from condenset.cli.completion import complete_dataset
+from condenset.cli.completion import complete_dataset, complete_set
 from condenset.cli.console import print_evaluation, print_files, print_line
+from condenset.cli.evaluation_options import (
+    EvaluationEpochs,
+    EvaluationNetworks,
+    EvaluationOut,
+    EvaluationProtocolName,
+    EvaluationSeed,
+    LearnedSteps,
+    NumNetworks,
+    PerClass,
+)
 from condenset.cli.option_groups import (
     NO_ENGINE_FIELDS,
     NO_LOAD_FIELDS,
@@ -21,23 +31,7 @@ from condenset.cli.option_groups import (
     add_engine_options,
     add_load_options,
 )
-from condenset.cli.options import (
-    AsJson,
-    Augment,
-    DataDir,
-    Device,
-    EvaluationEpochs,
-    EvaluationNetworks,
-    EvaluationProtocolName,
-    EvaluationSeed,
-    LearnedSteps,
-    NumNetworks,
-    Out,
-    Overwrite,
-    PerClass,
-    Precision,
-    expand_path,
-)
+from condenset.cli.options import AsJson, Augment, DataDir, Device, Overwrite, Precision, expand_path
 
 if TYPE_CHECKING:
     from condenset.pipeline.evaluation import EvaluationResult
@@ -49,6 +43,7 @@ SetPaths = Annotated[
     typer.Argument(
         callback=expand_path,
         metavar="SETS",
+        autocompletion=complete_set,
         help="Set files (.safetensors), finished sets (cifar10-dm-10), run directories (all sets of the run), or "
         "directories of set files.",
     ),
@@ -79,7 +74,7 @@ def evaluate_command(
     precision: Precision = None,
     engine_fields: EngineFields = NO_ENGINE_FIELDS,
     load_fields: LoadFields = NO_LOAD_FIELDS,
-    out: Out = None,
+    out: EvaluationOut = None,
     config: Annotated[
         Path | None,
         typer.Option(
@@ -139,9 +134,14 @@ def _session(
     from condenset.pipeline.evaluation import collect_records
 
     assert run.directory is not None
+    records = collect_records(config, run)
+    is_finished = len(records) == len(config.jobs) and not any("planned_networks" in record for record in records)
     num_sets = len({job.file for job in config.jobs})
     networks = ", ".join(dict.fromkeys(job.protocol.network for job in config.jobs))
-    announce(f"Scoring {num_sets} {'set' if num_sets == 1 else 'sets'} on {networks}", run, run.directory)
+    if is_finished:
+        print_line("The evaluation is finished.", stderr=True)
+    else:
+        announce(f"Scoring {num_sets} {'set' if num_sets == 1 else 'sets'} on {networks}", run, run.directory)
     with in_terminal(run, hint or resume_hint(run.directory, per_class=per_class, json=as_json)):
         try:
             yield

@@ -64,8 +64,8 @@ EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
         ),
     ),
     "condenset methods": (
-        ("condenset methods", "All methods, with their options"),
-        ("condenset methods --json", "The same for programs"),
+        ("condenset methods dm", "The settings of dm, with defaults"),
+        ("condenset methods --json", "All methods and settings for programs"),
     ),
     "condenset paper": (
         ("condenset paper", "List the tables and figures"),

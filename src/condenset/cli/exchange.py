@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from condenset.cli.common import check_overwrite, drop_unset
-from condenset.cli.completion import DATASETS, FORMATS, complete_dataset, complete_from
+from condenset.cli.common import check_overwrite, check_set_exists, drop_unset
+from condenset.cli.completion import DATASETS, FORMATS, complete_dataset, complete_from, complete_set
 from condenset.cli.console import print_line
 from condenset.cli.options import Overwrite, expand_path
 from condenset.errors import UserError
@@ -21,7 +21,10 @@ def export_command(
     path: Annotated[
         Path,
         typer.Argument(
-            metavar="SET", callback=expand_path, help="Set file (.safetensors), run with one set, or finished set."
+            metavar="SET",
+            callback=expand_path,
+            autocompletion=complete_set,
+            help="Set file (.safetensors), run with one set, or finished set.",
         ),
     ],
     out: Annotated[Path, typer.Argument(metavar="OUT", callback=expand_path, help="File or directory to write.")],
@@ -46,7 +49,8 @@ def export_command(
     suffixes = {item.suffix: item.name for item in SET_FORMATS.values() if item.suffix}
     name = to or suffixes.get(out.suffix.lower())
     if name is None:
-        raise UserError(f"--to must be one of {', '.join(SET_FORMATS)}, because '{out}' has no suffix of a format")
+        *others, last = SET_FORMATS
+        raise UserError(f"the format is unclear from '{out}': give --to {', '.join(others)} or {last}")
     check_choice("--to", name, SET_FORMATS)
     if name == "hf":
         condensed.to_hf(out, overwrite=overwrite, accuracy=find_scores(condensed, file))
@@ -61,6 +65,7 @@ def _load_one_set(path: Path) -> tuple[Path, CondensedSet]:
     from condenset.pipeline.sets import find_sets
 
     files = find_sets(path)
+    check_set_exists(files[0])
     if len(files) > 1:
         raise UserError(f"{path} has {len(files)} sets: give one of them, such as {files[0]}")
     return files[0], CondensedSet.load(files[0])

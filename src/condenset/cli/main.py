@@ -118,8 +118,18 @@ def _run_command(words: list[str]) -> int:
     except Exception as error:
         if not hasattr(error, "format_message"):  # errors of typer have it, such as for an unknown option
             raise
-        return _print_error(error.format_message())
+        return _print_error(_describe_number_error(error) or error.format_message())
     return 0
+
+
+def _describe_number_error(error: Any) -> str:
+    """Return the message about an option that is not a number, with the value, which typer leaves out; else nothing."""
+    if (parameter := getattr(error, "param", None)) is None or not hasattr(error.__cause__, "errors"):
+        return ""
+    problem = error.__cause__.errors()[0]
+    kinds = {"int": "a whole number", "float": "a number"}
+    kind = kinds.get(problem["type"].partition("_")[0])
+    return f"{parameter.opts[0]} must be {kind}, but got {problem['input']!r}" if kind else ""
 
 
 def _report_failed_output(streams: Iterable[OutputStream]) -> int:

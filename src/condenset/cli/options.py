@@ -11,7 +11,6 @@ from condenset.cli.completion import (
     DEVICES,
     INITS,
     PRECISIONS,
-    PROTOCOLS,
     SCHEDULES,
     complete_dataset,
     complete_from,
@@ -91,36 +90,23 @@ Network = Annotated[
         help="Network ('condenset networks'), such as \"convnet(norm='batch')\" (default: convnet).",
     ),
 ]
-EvaluationNetworks = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--network",
-        autocompletion=complete_networks,
-        metavar="NETWORKS",
-        help="Networks to train ('condenset networks'), separated by commas, or 'own' for the network that each set "
-        "was learned with (default: that of the run; the one that all sets were learned with; else convnet). "
-        "Repeatable.",
-    ),
-]
 Iterations = Annotated[
     int | None,
     typer.Option(
         metavar="NUMBER",
-        help="Iterations of the method (default: see --schedule and 'condenset methods'). Coreset methods have none.",
+        help="Iterations of the method (default: see 'condenset methods NAME'). Coreset methods have none.",
     ),
 ]
 LearningRate = Annotated[
     float | None,
-    typer.Option(
-        "--lr", metavar="NUMBER", help="Learning rate of the images (default: see --schedule and 'condenset methods')."
-    ),
+    typer.Option("--lr", metavar="NUMBER", help="Learning rate of the images (default: see 'condenset methods NAME')."),
 ]
 Init = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
         autocompletion=complete_from(INITS),
-        help="Initial images: real or noise (default: see 'condenset methods').",
+        help="Initial images: real or noise (default: see 'condenset methods NAME').",
     ),
 ]
 Augment = Annotated[
@@ -145,7 +131,7 @@ Settings = Annotated[
     typer.Option(
         "--set",
         metavar="FIELD=VALUE",
-        help="Set a recipe field of all methods that have it ('condenset methods'), or of one method: "
+        help="Set a recipe field of all methods that have it ('condenset methods NAME'), or of one method: "
         "METHOD.FIELD=VALUE. Repeatable.",
     ),
 ]
@@ -155,7 +141,6 @@ AllowFewer = Annotated[
 ZCA = Annotated[
     bool | None, typer.Option("--zca/--no-zca", help="Whiten the images by ZCA (default: no, but mtt as published).")
 ]
-
 Pool = Annotated[
     Path | None,
     typer.Option(
@@ -166,73 +151,9 @@ Pool = Annotated[
     ),
 ]
 
-# How to evaluate
-ProtocolName = Annotated[
-    str | None,
-    typer.Option(
-        "--protocol",
-        autocompletion=complete_from(PROTOCOLS),
-        metavar="NAME",
-        help="How networks are trained on a set: paper, or modern, which trains longer with stronger augmentation "
-        "(default: paper).",
-    ),
-]
-EvaluationProtocolName = Annotated[
-    str | None,
-    typer.Option(
-        "--protocol",
-        autocompletion=complete_from(PROTOCOLS),
-        metavar="NAME",
-        help="How networks are trained on a set: paper or modern (default: as in the run of the sets, else paper).",
-    ),
-]
-NumNetworks = Annotated[
-    int | None,
-    typer.Option(
-        "--nets",
-        metavar="NUMBER",
-        help="Networks to train on each set (default: 20; fewer for digits and small scales).",
-    ),
-]
-Epochs = Annotated[
-    int | None,
-    typer.Option(
-        metavar="NUMBER",
-        help="Training epochs on each set (default: 1000, modern 1500; fewer for digits and small scales).",
-    ),
-]
-EvaluationEpochs = Annotated[
-    int | None,
-    typer.Option(
-        "--epochs", metavar="NUMBER", help="Training epochs on each set (default: 1000, modern 1500; fewer for digits)."
-    ),
-]
-Whole = Annotated[
-    bool | None, typer.Option("--whole/--no-whole", help="Also train on the whole dataset (default: --whole).")
-]
-WholeEpochs = Annotated[
-    int | None,
-    typer.Option(
-        metavar="NUMBER", help="Training epochs on the whole dataset (default: 200; fewer for digits and small scales)."
-    ),
-]
-Evaluate = Annotated[
-    bool,
-    typer.Option("--evaluate/--no-evaluate", help="Include the networks that score the sets (default: --evaluate)."),
-]
-LearnedSteps = Annotated[
-    bool | None,
-    typer.Option("--own-steps", help="Train with the step sizes stored in the set (method dd) instead of --epochs."),
-]
-
-PerClass = Annotated[bool, typer.Option("--per-class", help="Also print the accuracy of each class.")]
-
 # Where and how to run
 Seed = Annotated[
     int | None, typer.Option(metavar="NUMBER", help="Random seed; the same seed gives the same result (default: 0).")
-]
-EvaluationSeed = Annotated[
-    int | None, typer.Option("--seed", metavar="NUMBER", help="Random seed (default: the seed of the set).")
 ]
 Device = Annotated[
     str | None,
@@ -298,7 +219,12 @@ TensorBoard = Annotated[
     bool, typer.Option("--tensorboard", help="Write curves of losses, accuracies and seconds to RUN/tensorboard.")
 ]
 Snapshots = Annotated[
-    int | None, typer.Option(metavar="NUMBER", help="Iterations whose images the report shows (default: 10).")
+    int | None,
+    typer.Option(
+        metavar="NUMBER",
+        help="Iterations whose images the report shows (default: 10). 'condenset report RUN --nets 1' adds their "
+        "accuracies.",
+    ),
 ]
 Report = Annotated[bool, typer.Option("--report/--no-report", help="Write RUN/report.html (default: --report).")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and exit without writing anything.")]

@@ -21,6 +21,7 @@ from condenset.cli.common import (
 )
 from condenset.cli.completion import EXPERIMENTS, SCALES, complete_dataset, complete_from
 from condenset.cli.console import print_described, print_files, print_line, print_preview, print_records, print_table
+from condenset.cli.evaluation_options import Epochs, NumNetworks, ProtocolName, WholeEpochs
 from condenset.cli.option_groups import (
     NO_ENGINE_FIELDS,
     NO_LOAD_FIELDS,
@@ -34,21 +35,17 @@ from condenset.cli.options import (
     DataDir,
     Device,
     DryRun,
-    Epochs,
     ExperimentIpc,
     MemoryLimit,
     Methods,
-    NumNetworks,
     Out,
     Overwrite,
     Precision,
-    ProtocolName,
     Report,
     Schedule,
     Seed,
     Settings,
     TensorBoard,
-    WholeEpochs,
 )
 
 if TYPE_CHECKING:

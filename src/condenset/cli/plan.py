@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from condenset.cli.common import check_one_network, choose_dataset, drop_unset, parse_memory_limit
 from condenset.cli.console import print_json, print_line, print_preview, print_table
+from condenset.cli.evaluation_options import Epochs, Evaluate, NumNetworks, ProtocolName
 from condenset.cli.option_groups import NO_LOAD_FIELDS, LoadFields, add_load_options
 from condenset.cli.options import (
     AllowFewer,
@@ -15,8 +16,6 @@ from condenset.cli.options import (
     DataDir,
     Dataset,
     Device,
-    Epochs,
-    Evaluate,
     ImagesPerClass,
     IpcShare,
     Iterations,
@@ -26,10 +25,8 @@ from condenset.cli.options import (
     NumClasses,
     NumGPUs,
     NumImages,
-    NumNetworks,
     Pool,
     Precision,
-    ProtocolName,
     Schedule,
     Settings,
     Train,

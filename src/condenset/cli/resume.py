@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from condenset.cli.common import drop_unset, parse_memory_limit, resume_hint
+from condenset.cli.common import drop_unset, in_terminal, parse_memory_limit, resume_hint
+from condenset.cli.console import print_line
 from condenset.cli.evaluate import resume_and_print
+from condenset.cli.evaluation_options import PerClass
 from condenset.cli.option_groups import NO_ENGINE_FIELDS, EngineFields, add_engine_options
-from condenset.cli.options import AsJson, PerClass, Report, ResumeDataDir, ResumeDevice, ResumeMemoryLimit, expand_path
+from condenset.cli.options import AsJson, Report, ResumeDataDir, ResumeDevice, ResumeMemoryLimit, expand_path
 from condenset.cli.paper import experiment_session, print_experiment
-from condenset.cli.run_display import print_run, run_session
+from condenset.cli.run_display import print_report_path, print_run, run_session
 from condenset.cli.signals import exit_on_signal
 from condenset.errors import UserError
+
+if TYPE_CHECKING:
+    from condenset.data.image_data import Splits
+    from condenset.pipeline.plan import Plan
+    from condenset.runs.context import RunContext
 
 
 @add_engine_options
@@ -72,5 +81,30 @@ def _resume(directory: Path, per_class: bool, as_json: bool, report: bool, hint:
     elif (directory / "evaluation.toml").is_file():
         resume_and_print(directory, per_class=per_class, as_json=as_json, hint=hint, **changes)
     else:
-        session = functools.partial(run_session, advise=False, hint=hint, dataset=changes["moved_to"])
-        print_run(resume_run(directory, session=session, report=report, **changes), as_json, per_class=per_class)
+        session = functools.partial(_run_session, hint=hint, dataset=changes["moved_to"])
+        show_result = functools.partial(print_run, as_json=as_json, per_class=per_class)
+        result = resume_run(directory, session=session, show_result=show_result, report=report, **changes)
+        print_report_path(result, as_json=as_json)
+
+
+@contextlib.contextmanager
+def _run_session(plan: Plan, splits: Splits, run: RunContext, *, hint: str, dataset: str | None) -> Iterator[None]:
+    """Announce the rest of a run and show its progress, or say that there is no rest."""
+    if not _is_finished(plan, run):
+        with run_session(plan, splits, run, advise=False, hint=hint, dataset=dataset):
+            yield
+        return
+    print_line("The run is finished.", stderr=True)
+    with in_terminal(run, hint):  # it may still write a missing report
+        yield
+
+
+def _is_finished(plan: Plan, run: RunContext) -> bool:
+    """Return whether every job of a run has a result and a set file."""
+    from condenset.pipeline.plan import job_name
+    from condenset.pipeline.results import read_results
+
+    assert run.directory is not None
+    names = {job_name(record["method"], record["ipc"]) for record in read_results(run.directory, run.settings_hash)}
+    has_sets = all(plan.set_path(job, run.directory).exists() for job in plan.condense_jobs)
+    return has_sets and all(job.name in names for job in plan.jobs)

@@ -16,7 +16,8 @@ from condenset.cli.common import (
     parse_memory_limit,
     parse_methods,
 )
-from condenset.cli.console import print_preview
+from condenset.cli.console import print_line, print_preview
+from condenset.cli.evaluation_options import Epochs, NumNetworks, PerClass, ProtocolName, Whole, WholeEpochs
 from condenset.cli.option_groups import (
     NO_ENGINE_FIELDS,
     NO_LOAD_FIELDS,
@@ -35,7 +36,6 @@ from condenset.cli.options import (
     Dataset,
     Device,
     DryRun,
-    Epochs,
     ImagesPerClass,
     Init,
     IpcShare,
@@ -44,13 +44,10 @@ from condenset.cli.options import (
     MemoryLimit,
     Methods,
     Network,
-    NumNetworks,
     Out,
     Overwrite,
-    PerClass,
     Pool,
     Precision,
-    ProtocolName,
     Report,
     Schedule,
     Seed,
@@ -58,10 +55,8 @@ from condenset.cli.options import (
     Snapshots,
     TensorBoard,
     Train,
-    Whole,
-    WholeEpochs,
 )
-from condenset.cli.run_display import print_run, run_session
+from condenset.cli.run_display import format_plan_command, print_report_path, print_run, run_session
 from condenset.errors import UserError
 
 if TYPE_CHECKING:
@@ -131,12 +126,13 @@ def run_command(
     compute = {"seed": seed, "device": device, "precision": precision, "memory_limit": parse_memory_limit(memory_limit)}
     arguments = drop_unset(**data, **compute, config=config, out=out, overwrite=overwrite, snapshots=snapshots)
     display = {"as_json": as_json, "per_class": per_class}
-    _start(request, arguments, dry_run=dry_run, report=report, tensorboard=tensorboard, **display)
+    _start(context, request, arguments, dry_run=dry_run, report=report, tensorboard=tensorboard, **display)
 
 
 @add_engine_options
 @add_load_options
 def condense_command(
+    context: typer.Context,
     dataset: Dataset = None,
     train: Train = None,
     methods: Methods = None,
@@ -178,7 +174,7 @@ def condense_command(
     data["engine_fields"] = engine_fields
     compute = {"seed": seed, "device": device, "precision": precision, "memory_limit": parse_memory_limit(memory_limit)}
     arguments = drop_unset(**data, **compute, config=config, out=out, overwrite=overwrite, snapshots=snapshots)
-    _start(request, arguments, dry_run=dry_run, as_json=as_json, tensorboard=tensorboard)
+    _start(context, request, arguments, dry_run=dry_run, as_json=as_json, tensorboard=tensorboard)
 
 
 def make_request(
@@ -216,6 +212,7 @@ def _default_methods(command: str) -> list[str]:
 
 
 def _start(
+    context: typer.Context,
     request: RunRequest,
     arguments: Mapping[str, Any],
     *,
@@ -232,11 +229,15 @@ def _start(
 
     if dry_run:
         print_preview(preview_run(request, **arguments), as_json)
+        if not as_json and "config" not in arguments:  # plan has no --config
+            command = format_plan_command(context, request.methods, evaluate=request.evaluate)
+            print_line(f"Time, memory and disk: {command}")
     else:
         if tensorboard:
             check_tensorboard()
         no_report = request.evaluate and not report
         options: dict[str, Any] = {"per_class": per_class, "as_json": as_json, "no_report": no_report}
         session = functools.partial(run_session, tensorboard=tensorboard, **options)
-        result = start_run(request, session=session, report=report, **arguments)
-        print_run(result, as_json, per_class=per_class)
+        show_result = functools.partial(print_run, as_json=as_json, per_class=per_class)
+        result = start_run(request, session=session, show_result=show_result, report=report, **arguments)
+        print_report_path(result, as_json=as_json)

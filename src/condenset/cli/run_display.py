@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from condenset.cli.common import announce, describe_hold_out, in_terminal, resume_hint
 from condenset.cli.console import print_files, print_line, print_records
 
 if TYPE_CHECKING:
+    import typer
+
     from condenset.data.image_data import Splits
     from condenset.pipeline.plan import Plan
     from condenset.pipeline.run import RunResult
     from condenset.runs.context import RunContext
 
-OUTPUT_FILES = {
-    **{"picture": "grid.png", "chart": "chart.png", "sets": "sets", "results": "results.json"},
-    "report": "report.html",
-}
+OUTPUT_FILES = {"picture": "grid.png", "chart": "chart.png", "sets": "sets", "results": "results.json"}
 
 
 @contextlib.contextmanager
@@ -64,6 +64,32 @@ def run_session(
         yield
 
 
+def format_plan_command(context: typer.Context, methods: Sequence[str], *, evaluate: bool) -> str:
+    """Return the command `condenset plan` with the arguments of a run. Options that `plan` does not have are left out.
+
+    Args:
+        context: The command of the run.
+        methods: The methods of the run, whose default is another one than that of `plan`.
+        evaluate: Whether the run scores the sets.
+    """
+    plan = context.find_root().command.commands["plan"]  # type: ignore[attr-defined]
+    names = {parameter.name for parameter in plan.params} - {"methods", "as_json"}
+    words = list[str]()
+    for parameter in context.command.params:
+        source = context.get_parameter_source(str(parameter.name))
+        if source is None or source.name != "COMMANDLINE" or parameter.name not in names:
+            continue
+        value = context.params[str(parameter.name)]
+        if isinstance(value, bool):
+            words.append((parameter.opts if value else parameter.secondary_opts)[0])
+            continue
+        flag = [parameter.opts[0]] if parameter.opts[0].startswith("-") else []
+        for item in value if isinstance(value, list | tuple) else [value]:
+            words += [*flag, str(item)]
+    words += ["--method", ",".join(methods), *([] if evaluate else ["--no-evaluate"])]
+    return f"condenset plan {shlex.join(words)}"
+
+
 def _describe_images(splits: Splits, *, has_test: bool) -> str:
     """Return the number and shape of the images that a run uses."""
     from condenset.data.image_data import describe_images
@@ -72,9 +98,15 @@ def _describe_images(splits: Splits, *, has_test: bool) -> str:
     return f"{len(splits.train):,} training{test} images of {describe_images(splits.train)}"
 
 
-def print_run(result: RunResult, as_json: bool, *, per_class: bool = False) -> None:
-    """Print the records of a run and the paths of its files."""
+def print_run(result: RunResult, *, as_json: bool, per_class: bool = False) -> None:
+    """Print the records of a run and the paths of its files, except the report, which is written later."""
     print_records(result.records, as_json, per_class=per_class)
     if not as_json:
         print_line()
         print_files(result.directory, **OUTPUT_FILES)
+
+
+def print_report_path(result: RunResult, *, as_json: bool) -> None:
+    """Print the path of the report of a run, if it has one."""
+    if not as_json:
+        print_files(result.directory, report="report.html")

@@ -13,7 +13,7 @@ import typer
 
 from condenset.cli.console import print_line
 from condenset.cli.options import expand_path
-from condenset.errors import UserError, check_int
+from condenset.errors import UserError, check, check_int
 
 if TYPE_CHECKING:
     from condenset.report.server import RunServer
@@ -41,6 +41,7 @@ def serve_command(
 ) -> None:
     """Show all runs below a directory in the browser: progress, accuracies and reports. Ctrl-C stops it."""
     check_int("port", port, 0, MAX_PORT)
+    check(bool(host), "host must be an address such as 127.0.0.1", host)  # an empty one would mean all addresses
     if not directory.is_dir():
         raise UserError(f"no such directory: {directory}; start a run, or give the directory of your runs")
     with _listen(directory, host, port) as server:

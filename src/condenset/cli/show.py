@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from condenset.cli.common import check_overwrite
+from condenset.cli.common import check_overwrite, check_set_exists
+from condenset.cli.completion import complete_set
 from condenset.cli.console import print_json, print_line, print_table
 from condenset.cli.options import AsJson, Overwrite, expand_path
 from condenset.errors import UserError, check
@@ -23,6 +24,7 @@ def show_command(
         typer.Argument(
             metavar="SET",
             callback=expand_path,
+            autocompletion=complete_set,
             help="Set file (.safetensors), finished set (cifar10-dm-10), run directory or directory of set files.",
         ),
     ],
@@ -31,7 +33,8 @@ def show_command(
         typer.Option(
             metavar="FILE",
             callback=expand_path,
-            help="PNG file to write (default: next to the set; grid.png in a directory of several sets).",
+            help="PNG file to write (default: next to the set; for a finished set, in the working directory; grid.png "
+            "in a directory of several sets).",
         ),
     ] = None,
     overwrite: Overwrite = False,
@@ -44,6 +47,7 @@ def show_command(
     if out is not None:
         check(out.suffix.lower() == ".png", "--out must name a .png file", str(out))
     files = find_sets(path)
+    check_set_exists(files[0])
     sets = [CondensedSet.load(file) for file in files]
     picture, problem = _draw(
         sets, files, out or _default_picture(path, files), required=out is not None, overwrite=overwrite
@@ -59,6 +63,7 @@ def show_command(
         return
     _print_sets(sets, files)
     print_line()
+    print_line(f"sets     {files[0].parent}")
     print_line(f"picture  {problem or picture}")
 
 
@@ -70,16 +75,17 @@ def _default_picture(path: Path, files: Sequence[Path]) -> Path:
 
 
 def _print_sets(sets: Sequence[CondensedSet], files: Sequence[Path]) -> None:
-    """Print a table with one row per set."""
+    """Print a table with one row per set. All files are in the same directory."""
     from condenset.pipeline.sets import set_summary
 
     names = ("dataset", "method", "images", "labels", "pixels")
-    summaries = [set_summary(condensed) for condensed in sets]
-    rows = [
-        (str(file), *(str(summary.get(name, "-")) for name in names))
-        for file, summary in zip(files, summaries, strict=True)
-    ]
-    print_table(("file", *names), rows)
+    rows = []
+    for file, condensed in zip(files, sets, strict=True):
+        low, high = condensed.images.min(), condensed.images.max()
+        summary = set_summary(condensed) | {"pixels": f"{low:.3g} to {high:.3g}"}  # short: a row must fit a line
+        summary["images"] = summary["images"].removesuffix(f", {condensed.num_classes} classes")
+        rows.append((file.stem, *(str(summary.get(name, "-")) for name in names)))
+    print_table(("set", *names), rows)
 
 
 def _draw(

@@ -131,8 +131,7 @@ class Memory:
             UserError: If the images are invalid, or a class is stored already and `on_repeat` is "refuse".
         """
         step = self.prepare_step(images, labels, class_names)
-        run = self._make_run(self.seed)
-        self.store(METHODS[self.method].condense(step, self.recipe(step), run), step)
+        self.store(METHODS[self.method].condense(step, self.recipe(step), self._make_run(self.seed)), step)
 
     @torch_defaults()
     def prepare_step(self, images: Any, labels: Any = None, class_names: Sequence[str] | None = None) -> ImageData:
@@ -143,8 +142,7 @@ class Memory:
         """
         stored_format = self._contents.image_format
         mean, std = (stored_format.mean, stored_format.std) if stored_format else (self._mean, self._std)
-        hflip = self._allow_hflip is not False
-        data = read_step(images, labels, class_names, mean=mean, std=std, allow_hflip=hflip)
+        data = read_step(images, labels, class_names, mean=mean, std=std, allow_hflip=self._allow_hflip is not False)
         names = [name for name, count in zip(data.class_names, data.class_counts, strict=True) if count]
         check(len(set(data.class_names)) == data.num_classes, "class names must differ", data.class_names)
         image_format = stored_format or self._format_of(data)
@@ -216,9 +214,8 @@ class Memory:
         Raises:
             UserError: If the memory is empty, an argument is invalid, or training diverges.
         """
-        image_format = self._contents.require_format()
         run = self._make_run(self.seed if seed is None else seed)
-        return train_classifier(self.set, image_format, network, run, **fields)
+        return train_classifier(self.set, self._contents.require_format(), network, run, **fields)
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write the memory to one .safetensors file, which `CondensedSet.load` reads too.

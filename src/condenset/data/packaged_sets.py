@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import difflib
-from importlib.resources import files
 from pathlib import Path
 
 from condenset.data.condensed_set import CondensedSet
 from condenset.errors import UserError, check_choice, check_type
+from condenset.io.finished_sets import find_set_files
 
-CHECKOUT = Path(__file__).parents[3]  # the source directory, unless condenset is installed as a package
-PACKAGE = "condenset_sets"
 INSTALL = "install them in the source directory of condenset with: pip install ./packages/condenset-sets"
 
 
@@ -59,14 +57,3 @@ def find_packaged_set(path: Path) -> Path | None:
     if path.name not in sets and (nearest := difflib.get_close_matches(path.name, sets, n=1)):
         raise UserError(f"no such file: {path}; did you mean the finished set {nearest[0]!r}?")
     return sets.get(path.name)
-
-
-def find_set_files(checkout: Path = CHECKOUT) -> dict[str, Path]:
-    """Return the files of the finished sets by name: those of the checkout, else those of the package."""
-    directory = checkout / "results" / "sets"
-    if not ((checkout / "pyproject.toml").is_file() and directory.is_dir()):
-        try:
-            directory = Path(str(files(PACKAGE))) / "sets"
-        except ModuleNotFoundError:
-            return {}
-    return {path.stem: path for path in directory.glob("*.safetensors")}

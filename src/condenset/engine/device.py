@@ -100,6 +100,8 @@ def _check_device(name: str | None) -> str:
     if name is None:
         return next(kind for kind in ("cuda", "mps", "cpu") if available[kind])
     kind, _, index = name.partition(":")
+    if kind == "gpu":  # its nearest name would be cpu
+        raise UserError(f"device cannot be {name!r}; did you mean 'cuda'?")
     check_choice("device", kind, DEVICES)
     if not available[kind]:
         kinds = ", ".join(kind for kind in DEVICES if available[kind])

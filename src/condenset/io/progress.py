@@ -18,12 +18,18 @@ LONG_SECONDS = 600.0  # more remaining time than this gets a warning
 MIN_WORK_SECONDS = 5.0  # a shorter measurement is not reliable enough for a warning
 SLOW_STEP_SECONDS = 2.0  # from this on, progress within a step is shown
 LINE_SECONDS = 30.0  # between two lines when there is no terminal
+MIN_LINE_SECONDS = 2.0  # shorter tasks print no line
+
+
+# Steps of the task, seconds per step and seconds remaining -> seconds that the run still needs, and text with them
+RunEstimate = Callable[[int | None, float, float], tuple[float, str]]
 
 
 class NullProgress:
     """A progress display that shows nothing. It defines the interface of all displays."""
 
     job_label: str = ""  # shown before the description: the position of the job in the run, such as 3/21
+    estimate_run: RunEstimate | None = None  # for the warning about a long run; None: it covers the current task
 
     def start(self, description: str, total: int | None, done: int = 0, *, unit: str = "") -> None:
         """Begin a task of `total` steps (None if unknown), of which `done` are complete. Units are "B", "%" or none."""
@@ -39,7 +45,7 @@ class ProgressBar(NullProgress):
     """Show a bar with percentage, rate, note and time remaining; without a terminal print a line every 30 seconds.
 
     Only one task is shown at a time: a task that starts during another one, such as reading data, stays silent.
-    The display warns once if a task needs more than ten minutes.
+    The display warns once if a task, or the run as `estimate_run` estimates it, needs more than ten minutes.
     """
 
     _active: ProgressBar | None = None  # shared by all instances
@@ -48,7 +54,7 @@ class ProgressBar(NullProgress):
         self.is_terminal = sys.stderr is not None and sys.stderr.isatty()
         self.bar: Progress | None = None
         self.task: TaskID | None = None
-        self.last_line = time.monotonic()
+        self.last_line = self.start_time = time.monotonic()
         self.has_warned = False  # about more than ten minutes remaining
         self.remaining_seconds: float | None = None
         self.baseline: tuple[float, float] | None = None  # steps and time at the first update
@@ -57,7 +63,7 @@ class ProgressBar(NullProgress):
     def start(self, description: str, total: int | None, done: int = 0, *, unit: str = "") -> None:
         self.stop()
         self.description = escape_controls(f"{self.job_label} {description}".strip())  # it can contain a file name
-        self.total, self.unit = total, unit
+        self.total, self.unit, self.start_time = total, unit, time.monotonic()
         self.baseline = self.remaining_seconds = None
         if ProgressBar._active is None:
             ProgressBar._active = self
@@ -97,15 +103,23 @@ class ProgressBar(NullProgress):
         rate_text = self._format_rate(rate) if rate > 0 else ""
         if self.bar is not None and self.task is not None:
             self.bar.update(self.task, completed=done, note=note, rate=rate_text, remaining=remaining_text)
-        if not self.has_warned and seconds > MIN_WORK_SECONDS and remaining > LONG_SECONDS:
+        is_measured = rate > 0 and seconds > MIN_WORK_SECONDS
+        if is_measured and not self.has_warned and (warning := self._describe_long_run(remaining, rate)):
             self.has_warned, self.last_line = True, now
-            self._print(f"{self.description}: {remaining_text} at {rate_text}")
-        elif self.bar is None and now - self.last_line >= LINE_SECONDS:
+            self._print(f"{self.description}: {warning}")
+        elif self.bar is None and now - self.last_line >= LINE_SECONDS and now - self.start_time >= MIN_LINE_SECONDS:
             self.last_line = now
             shown = done if rate * SLOW_STEP_SECONDS < 1 else int(done)
             total = "" if self.total is None else f" of {self._format_done(self.total)}"
             parts = [text for text in (self._format_done(shown) + total, note, remaining_text) if text]
             self._print(f"{self.description}: {', '.join(parts)}")
+
+    def _describe_long_run(self, remaining: float, rate: float) -> str:
+        """Return the warning about more than ten minutes remaining, or nothing if there are fewer."""
+        text = f"about {format_duration(remaining)} remaining at {self._format_rate(rate)}"
+        if self.estimate_run is not None:
+            remaining, text = self.estimate_run(self.total, 1 / rate, remaining)
+        return text if remaining > LONG_SECONDS else ""
 
     def _format_rate(self, rate: float) -> str:
         return f"{format_bytes(round(rate))}/s" if self.unit == "B" else f"{rate:.3g}{self.unit}/s"

@@ -15,7 +15,7 @@ from condenset.data.image_data import ImageData
 from condenset.data.outline import outline_dataset
 from condenset.data.streamed_store import is_streamed
 from condenset.engine.device import ComputeDevice
-from condenset.errors import UserError, check_int, option_name
+from condenset.errors import UserError, check_int, option, option_name
 from condenset.io.progress import NullProgress
 from condenset.methods import METHODS, DMRecipe, MTTRecipe, Recipe, method_of
 from condenset.methods.common import images_per_class
@@ -105,8 +105,8 @@ def _plan_outline(
     """Return the plan of a run on a dataset that does not exist yet, and the outline of the dataset."""
     size = load_fields.get("size")
     if classes is None or images is None or size is None:
-        names = ", ".join(option_name(name) for name in ("classes", "images", "size"))
-        raise UserError(f"{names} describe data that do not exist yet: give all three, or a dataset alone")
+        names = f"{option('classes')}, {option('images')} and {option('size')}"
+        raise UserError(f"give {names} together, or a dataset")
     for name in load_fields.keys() - {"size"}:
         raise UserError(f"{option_name(name)} has no effect on data that do not exist yet: leave it out")
     data = outline_dataset(dataset or "data", classes, images, size)

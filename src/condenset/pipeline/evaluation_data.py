@@ -175,7 +175,7 @@ def _load_own_test_images(
         images = "all images of " if origin else ""
         raise UserError(
             f"{file} was made from {images}{dataset}, which has no test images: give other images with "
-            f"{option('dataset')} or {option('test')}"
+            f"{option('dataset')} or {option('test')}, or condense again with {option('test_share', 0.2)}"
         )
     return test, train_fingerprint
 

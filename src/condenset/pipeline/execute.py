@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from condenset.data.condensed_set import CondensedSet
@@ -10,6 +11,7 @@ from condenset.io.directories import wrap_os_errors
 from condenset.methods import METHODS, Recipe
 from condenset.pipeline.condensing import SetRequest, condense_missing, load_or_condense, load_stored_set
 from condenset.pipeline.plan import Job, Plan, job_name
+from condenset.pipeline.remaining_time import CONDENSING, SCORING, RemainingTime
 from condenset.pipeline.results import Record, make_record, read_results, write_results
 from condenset.report.charts import save_comparison
 from condenset.report.grid import save_grid
@@ -33,32 +35,51 @@ def execute_plan(plan: Plan, splits: Splits, run: RunContext) -> list[Record]:
         _condense_on_engine(plan, splits.train, run)
         if any(key not in records for key in keys):
             _score_on_engine(plan, splits, run)
+    remaining = _estimate_time(plan, splits.train, run, records)
     for number, (key, job) in enumerate(zip(keys, plan.jobs, strict=True), start=1):
         if key in records and _has_set(plan, job, splits.train, run):
             continue
-        run.job = job.name
         run.progress.job_label = f"{number}/{len(keys)}" if len(keys) > 1 else ""
-        train_set: CondensedSet | ImageData
-        if job.recipe is None:
-            run.compute.reset_peak_memory()
-            train_set, protocol, description = splits.train, plan.whole, "whole dataset"
-        else:
-            path, others = _set_paths(plan, job, run.directory)
-            train_set = load_or_condense(path, job.method, job.recipe, splits.train, run, others)
-            protocol, description = plan.protocol, f"{job.name}: scoring"
-        network_file = run.directory / WHOLE_NETWORK if run.directory and job.recipe is None else None
-        test = splits.require_test() if protocol else None
-        scores = score_set(train_set, test, protocol, run, description, network_file) if protocol and test else None
-        records[key] = make_record(plan.dataset, train_set, scores, run)
+        records[key] = _execute_job(plan, job, splits, run, remaining)
         finished = [records[key] for key in keys if key in records]
         if run.directory and finished != stored[: len(finished)]:  # do not drop later records
             run.verify_identity()
             write_results(run.directory / "results.json", finished)
+    run.progress.estimate_run = None
     if run.directory:
         run.delete_checkpoint()  # a kill may have left it after the last set was saved
         run.verify_identity()
         _save_figures(plan, [records[key] for key in keys], splits.train.name, run.directory)
     return [records[key] for key in keys]
+
+
+def _estimate_time(plan: Plan, data: ImageData, run: RunContext, records: Mapping[str, Record]) -> RemainingTime:
+    """Return the estimate of the time of all jobs, and use it for the warning about a long run."""
+    directory = run.directory
+    condensed = {job.name for job in plan.condense_jobs if directory and plan.set_path(job, directory).exists()}
+    remaining = RemainingTime(plan, data, records, condensed)
+    if run.engine is None:  # an engine works on all jobs at once
+        run.progress.estimate_run = remaining
+    return remaining
+
+
+def _execute_job(plan: Plan, job: Job, splits: Splits, run: RunContext, remaining: RemainingTime) -> Record:
+    """Condense and score the set of a job, or score the whole dataset, and return the record."""
+    run.job = job.name
+    remaining.begin(job.name, CONDENSING)
+    train_set: CondensedSet | ImageData
+    if job.recipe is None:
+        run.compute.reset_peak_memory()
+        train_set, protocol, description = splits.train, plan.whole, "whole dataset"
+    else:
+        path, others = _set_paths(plan, job, run.directory)
+        train_set = load_or_condense(path, job.method, job.recipe, splits.train, run, others)
+        protocol, description = plan.protocol, f"{job.name}: scoring"
+    remaining.begin(job.name, SCORING)
+    network_file = run.directory / WHOLE_NETWORK if run.directory and job.recipe is None else None
+    test = splits.require_test() if protocol else None
+    scores = score_set(train_set, test, protocol, run, description, network_file) if protocol and test else None
+    return make_record(plan.dataset, train_set, scores, run)
 
 
 def _condense_on_engine(plan: Plan, data: ImageData, run: RunContext) -> None:

@@ -5,25 +5,27 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import shlex
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from condenset.config import MAX_NETWORKS
 from condenset.data.image_data import Splits
-from condenset.errors import UserError, check_path, option
+from condenset.errors import UserError, check_int, check_path, option
 from condenset.io.directories import wrap_os_errors
 from condenset.io.files import write_file
 from condenset.io.progress import NullProgress, make_progress
 from condenset.pipeline.config import read_plan
 from condenset.pipeline.datasets import reload_data
-from condenset.pipeline.report_content import collect_content
+from condenset.pipeline.report_content import collect_content, name_curve_command
 from condenset.pipeline.sets import shortest_names
 from condenset.pipeline.snapshot_scores import score_snapshots
 from condenset.report.html import ReportContent, render_report
+from condenset.report.html.content import Update, ignore_update
 from condenset.runs.context import RunContext
-
-REPORT = "report.html"
+from condenset.runs.listing import REPORT
 
 StrPath = str | os.PathLike[str]
 
@@ -56,6 +58,7 @@ def write_report(
     Raises:
         UserError: There are no results, a file is damaged, or `out` exists.
     """
+    check_int("num_networks", num_networks, 0, MAX_NETWORKS)
     paths = [run_directory] if isinstance(run_directory, str | os.PathLike) else run_directory
     directories = [Path(path) for path in paths]
     if not directories:
@@ -68,8 +71,9 @@ def write_report(
         plan = read_plan(directory / "recipe.toml")
         score_snapshots(directory, reload_data(plan, plan, directory), num_networks, progress)
     progress.job_label = ""
-    with show_activity(progress):
-        save_page(path, merge_contents([collect_content(directory) for directory in directories], directories))
+    with show_activity(progress) as update:
+        contents = [collect_content(directory) for directory in directories]
+        save_page(path, merge_contents(contents, directories), update)
     return path
 
 
@@ -87,18 +91,22 @@ def write_run_report(run: RunContext, splits: Splits | None = None) -> None:
     if path.exists() and path.stat().st_mtime_ns >= results.stat().st_mtime_ns:
         return  # the run was complete before it was resumed
     try:
-        with show_activity(run.progress):
-            save_page(path, collect_content(run.directory, splits))
-    except UserError as error:
-        warnings.warn(f"there is no report: {error}", stacklevel=2)
+        with show_activity(run.progress) as update:
+            save_page(path, collect_content(run.directory, splits), update)
+    except Exception as error:  # also a bug: the command in the warning shows its traceback
+        if run.stop_requested:  # a library may turn the interruption into an error of another type
+            raise
+        reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+        command = f"condenset report {shlex.quote(str(run.directory))}"
+        warnings.warn(f"there is no report: {reason}; write it with '{command}'", stacklevel=2)
 
 
 @contextlib.contextmanager
-def show_activity(progress: NullProgress) -> Iterator[None]:
-    """Show that the report is being written."""
-    progress.start("writing the report", None)
+def show_activity(progress: NullProgress) -> Iterator[Update]:
+    """Show that the report is being written. Yields a function to call with the share that is complete."""
+    progress.start("writing the report", 100, unit="%")
     try:
-        yield
+        yield lambda share: progress.update(100 * share)
     finally:
         progress.stop()
 
@@ -118,9 +126,9 @@ def _choose_file(directories: Sequence[Path], out: StrPath | None, *, overwrite:
     return path
 
 
-def save_page(path: Path, content: ReportContent) -> None:
-    """Write the page of a report, completely or not at all."""
-    page = render_report(content)
+def save_page(path: Path, content: ReportContent, update: Update = ignore_update) -> None:
+    """Write the page of a report, completely or not at all. `update` gets the share that is complete."""
+    page = render_report(content, update)
     with wrap_os_errors(path):
         write_file(path, page.encode())
 
@@ -152,6 +160,7 @@ def merge_contents(contents: Sequence[ReportContent], directories: Sequence[Path
         ],
         steps=[_add_name(step, name) for content, name in pairs for step in content.steps],
         snapshot_scores=[_add_name(score, name) for content, name in pairs for score in content.snapshot_scores],
+        curve_command=name_curve_command(*directories) if all(item.curve_command for item in contents) else "",
         notices=[f"{name}: {notice}" for content, name in pairs for notice in content.notices],
         settings={f"{name}: {label}": text for content, name in pairs for label, text in content.settings.items()},
         recipes={f"{name}/{file}": text for content, name in pairs for file, text in content.recipes.items()},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -83,13 +84,13 @@ def _collect_run(directory: Path, splits: Splits | None) -> ReportContent:
         sets=sets,
         steps=list(_iter_steps(directory, {job.name: name_job(job.method, job.ipc) for job in plan.condense_jobs})),
         snapshot_scores=_read_curve(directory, plan, records),
+        curve_command=name_curve_command(directory) if plan.protocol and any(s.snapshots for s in sets) else "",
         train=train,
         data_problem=data_problem,
         features=_make_features(plan, train, directory) if train else None,
         notices=notices,
         settings=_describe_plan(plan, sets, directory),
         recipes=_read_configs(directory),
-        seed=plan.seed,
     )
 
 
@@ -106,6 +107,12 @@ def _read_curve(directory: Path, plan: Plan, records: list[Record]) -> list[Reco
                 points.append({"label": points[0]["label"], "step": step, **fields})
         curve += sorted(points, key=lambda point: point["seconds"])
     return curve
+
+
+def name_curve_command(*directories: Path) -> str:
+    """Return the command that trains a network on every snapshot of these runs, and writes their report again."""
+    out = "" if len(directories) == 1 else " --out FILE"
+    return f"condenset report {shlex.join(map(str, directories))} --nets 1{out}"
 
 
 def _collect_records(directory: Path) -> ReportContent:

@@ -58,8 +58,15 @@ class RunResult:
     records: list[Record]
 
 
+ShowResult = Callable[[RunResult], None]
+
+
 def _no_session(plan: Plan, splits: Splits, run: RunContext) -> AbstractContextManager[None]:
     return contextlib.nullcontext()
+
+
+def _show_nothing(result: RunResult) -> None:
+    pass
 
 
 def start_run(
@@ -69,6 +76,7 @@ def start_run(
     overwrite: bool = False,
     report: bool = False,
     session: RunSession = _no_session,
+    show_result: ShowResult = _show_nothing,
     **arguments: Any,
 ) -> RunResult:
     """Start a run in a new directory, and return its results.
@@ -80,6 +88,7 @@ def start_run(
         report: Write the HTML report.
         session: Context manager around the execution, for progress display and signals:
             `(plan, splits, run) -> context`.
+        show_result: Called with the result before the report is written.
         arguments: Other arguments of `plan_run`.
     """
     plan, splits = plan_run(request, out=out, overwrite=overwrite, **arguments)
@@ -87,7 +96,8 @@ def start_run(
         _open_engine(plan) as engine,  # first: if it fails, there is no directory to remove
         claim_run_directory(out, default_run_directory(splits.train.name), overwrite=overwrite) as directory,
     ):
-        return _execute(plan, splits, create_run(directory, RECIPE, plan_to_toml(plan)), engine, session, report)
+        identity = create_run(directory, RECIPE, plan_to_toml(plan))
+        return _execute(plan, splits, identity, engine, session, show_result, report=report)
 
 
 def plan_run(
@@ -137,6 +147,7 @@ def resume_run(
     test_moved_to: str | None = None,
     report: bool = False,
     session: RunSession = _no_session,
+    show_result: ShowResult = _show_nothing,
     engine_fields: Mapping[str, Any] = MappingProxyType({}),
     **changes: Any,
 ) -> RunResult:
@@ -147,7 +158,7 @@ def resume_run(
         moved_to: Path of the dataset now, if it has moved.
         test_moved_to: Path of the test images now, if they were given by their own path and have moved.
         report: Write the HTML report.
-        session: As in `start_run`.
+        session, show_result: As in `start_run`.
         engine_fields: Fields of `EngineOptions` that change.
         changes: Settings that may change: `device`, `memory_limit`, `data_dir`.
     """
@@ -159,7 +170,7 @@ def resume_run(
         splits = reload_data(plan, moved, directory)
         check_plan(plan, splits.train)
         with _open_engine(plan) as engine:
-            return _execute(plan, splits, identity, engine, session, report)
+            return _execute(plan, splits, identity, engine, session, show_result, report=report)
 
 
 def _resolve_settings(base: Plan | None, dataset: str | None, settings: dict[str, Any]) -> dict[str, Any]:
@@ -201,9 +212,16 @@ def _open_engine(plan: Plan) -> AbstractContextManager[Engine | None]:
 
 
 def _execute(
-    plan: Plan, splits: Splits, identity: RunIdentity, engine: Engine | None, session: RunSession, report: bool
+    plan: Plan,
+    splits: Splits,
+    identity: RunIdentity,
+    engine: Engine | None,
+    session: RunSession,
+    show_result: ShowResult,
+    *,
+    report: bool,
 ) -> RunResult:
-    """Execute a plan in the directory of a run."""
+    """Execute a plan in the directory of a run. The arguments are those of `start_run`."""
     directory, compute = identity.directory, ComputeDevice.select(plan.device, plan.precision)
     run = RunContext(
         seed=plan.seed,
@@ -215,7 +233,8 @@ def _execute(
         num_snapshots=plan.snapshots,
     )
     with session(plan, splits, run):
-        records = execute_plan(plan, splits, run)
+        result = RunResult(directory=directory, records=execute_plan(plan, splits, run))
+        show_result(result)  # before the report, which takes seconds and may fail
         if report and plan.protocol:
             write_run_report(run, splits)
-    return RunResult(directory=directory, records=records)
+    return result

@@ -11,7 +11,7 @@ from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import Splits
 from condenset.data.transform import to_unit_range
 from condenset.engine.device import ComputeDevice
-from condenset.errors import UserError, check_int, is_int, is_number
+from condenset.errors import UserError, is_int, is_number
 from condenset.io.directories import lock_directory, wrap_os_errors
 from condenset.io.files import write_file
 from condenset.io.metadata import read_json
@@ -39,7 +39,6 @@ def score_snapshots(directory: Path, splits: Splits, num_networks: int, progress
     Raises:
         UserError: The run has no snapshots, or its sets are not scored.
     """
-    check_int("num_networks", num_networks, 1)
     plan = read_plan(directory / "recipe.toml")
     if plan.protocol is None:
         raise UserError(f"{directory} does not score its sets, so that its snapshots have no protocol")

@@ -104,6 +104,9 @@ class RunRequestHandler(BaseHTTPRequestHandler):
         else:
             self.send_error(404, "Not found")
 
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
     def do_POST(self) -> None:
         if not self._is_local_host():
             return
@@ -162,7 +165,8 @@ class RunRequestHandler(BaseHTTPRequestHandler):
         for name, value in headers.items():
             self.send_header(name, value)
         self.end_headers()
-        self.wfile.write(content)
+        if self.command != "HEAD":
+            self.wfile.write(content)
 
     def log_message(self, format: str, *args: Any) -> None:
         """Print nothing: the page asks for the list every two seconds."""

@@ -67,6 +67,7 @@ def test_any_set_survives(name: str, condensed: cs.CondensedSet) -> None:
     assert_same(back, condensed, is_exact=name != "pt")
 
 
+@pytest.mark.filterwarnings("ignore:class names of a Hugging Face dataset must differ")
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(
     "condensed",
@@ -191,3 +192,29 @@ def test_a_failed_export_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(cs.UserError, match=r"must end in \.npz, but got"):
         make_set().to_npz(tmp_path / "x.np")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["folder", "hf", "webdataset"])
+def test_directories_are_synced_before_they_get_their_name(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+
+    def record(directory: Path) -> None:
+        assert not (tmp_path / directory.name).exists()
+        synced.extend(file.name for file in directory.rglob("*"))
+
+    monkeypatch.setattr("condenset.data.formats.table.sync_contents", record)
+    path = export(make_set(), name, tmp_path)
+    assert sorted(synced) == sorted(file.name for file in path.rglob("*"))
+
+
+def test_hugging_face_dataset_has_the_names_of_the_classes(tmp_path: Path) -> None:
+    import datasets
+
+    names = ("../x", "nul")
+    path = export(make_set(class_names=names), "hf", tmp_path)
+    assert datasets.load_from_disk(path).features["label"].names == list(names)
+    with pytest.warns(UserWarning, match=r"must differ: 'a' is written as 'a \(1\)'"):
+        path = export(make_set(class_names=("a", "a")), "hf", tmp_path, overwrite=True)
+    assert datasets.load_from_disk(path).features["label"].names == ["a", "a (1)"]

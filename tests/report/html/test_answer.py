@@ -24,6 +24,7 @@ def test_answer_compares_the_set_with_the_whole_dataset_and_random_images() -> N
     )
     bars = build_answer(make_content()).values["bars"]
     assert [bar["text"] for bar in bars] == ["50.0 ± 0.4%", "63.3 ± 0.4%", "86.5 ± 0.4%"]
+    assert [bar["label"] for bar in bars] == ["6 random images", "6 synthetic images (dm)", "all 24 real images"]
 
 
 def test_answer_without_comparisons_or_dataset() -> None:

@@ -163,3 +163,44 @@ def test_the_answer_decides_which_set_is_shown_first() -> None:
     page = render_report(make_content())
     assert '<option value="1" selected>dm, 2 per class</option>' in page
     assert read_data(page)["classes"][0]["label"] == "dm, 2 per class"
+
+
+def test_progress_grows_to_the_whole() -> None:
+    shares: list[float] = []
+    render_report(make_content(), shares.append)
+    assert shares == sorted(shares) and len(shares) > 5
+    assert (shares[0], shares[-1]) == (0, 1)
+
+
+def test_curves_say_how_to_add_the_accuracies() -> None:
+    command = "condenset report runs/pets --nets 1"
+    assert f"train a network on each snapshot: <code>{command}</code>" in render_report(
+        make_content(curve_command=command)
+    )
+    assert "on each snapshot" not in render_report(make_content())  # there are no snapshots to train on
+
+
+def test_slider_is_described_only_with_snapshots() -> None:
+    data = make_data()
+    without = make_content(sets=[make_reported_set(data, "dm", 2, 0)])
+    assert "Move the slider" in render_report(make_content())
+    assert "Move the slider" not in render_report(without)
+
+
+def test_short_class_names_are_level_in_the_confusion_matrix() -> None:
+    def angle(names: list[str]) -> int:
+        record = make_record("dm, 2 per class", "dm", 2, 0.6, 6, class_names=names)
+        spec = build_classes(make_content(records=[record])).charts["chart-confusion"]
+        return int(spec["encoding"]["x"]["axis"]["labelAngle"])
+
+    assert (angle(["0", "1", "2"]), angle(["aeroplane", "automobile", "helicopter and more"])) == (0, -60)
+
+
+def test_axis_of_seconds_mentions_moved_points_only_if_there_are_some() -> None:
+    def title(seconds: float) -> list[str]:
+        records = [make_record("x", method, 2, 0.6, 6, condense_seconds=seconds) for method in ("dm", "dsa")]
+        spec = build_methods(make_content(records=records)).charts["chart-methods"]
+        return list(spec["layer"][0]["encoding"]["x"]["title"])
+
+    assert title(0.0) == ["seconds of condensing", "(less than 0.1 drawn at 0.1)"]
+    assert title(5.0) == ["seconds of condensing"]

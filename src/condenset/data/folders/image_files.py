@@ -45,8 +45,10 @@ def warn_about_unreadable(unreadable: Mapping[str, str], max_names: int = MAX_NA
 
 def unreadable_error(unreadable: Mapping[str, str]) -> UserError:
     """Return the error for the unreadable image files of a report."""
-    rule = f"image files must be readable, but {len(unreadable)} are not"
-    return UnreadableImageError(f"{rule}: repair them, or leave them out with {option('skip_bad', True)}")
+    num = len(unreadable)
+    problem = f"{num} image files are not readable" if num > 1 else "1 image file is not readable"
+    them = "them" if num > 1 else "it"
+    return UnreadableImageError(f"{problem}: repair {them}, or leave {them} out with {option('skip_bad', True)}")
 
 
 def list_reasons(unreadable: Mapping[str, str]) -> str:

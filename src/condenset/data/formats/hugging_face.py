@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+import warnings
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -11,13 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condenset.data.formats.card import make_card
-from condenset.data.formats.content import (
-    METADATA,
-    SetContent,
-    add_metadata,
-    make_file_names,
-    read_directory_metadata,
-)
+from condenset.data.formats.content import METADATA, SetContent, add_metadata, read_directory_metadata
 from condenset.data.formats.png import encode_images
 from condenset.errors import UserError, check, format_error
 from condenset.io.files import check_memory, read_file
@@ -41,7 +37,7 @@ def write_hugging_face(content: SetContent, directory: Path, *, verbose: bool) -
     }
     features = {
         "image": datasets.Image(),
-        "label": datasets.ClassLabel(names=make_file_names(content.class_names)),
+        "label": datasets.ClassLabel(names=_make_distinct(content.class_names)),
         "pixels": datasets.Array3D(content.images.shape[1:], "float32"),
     }
     if content.labels.ndim == 2:
@@ -57,6 +53,20 @@ def write_hugging_face(content: SetContent, directory: Path, *, verbose: bool) -
             datasets.enable_progress_bars()
     (directory / METADATA).write_text(content.to_json("hf"), encoding="utf-8")
     (directory / "README.md").write_text(make_card(content), encoding="utf-8")
+
+
+def _make_distinct(names: Sequence[str]) -> list[str]:
+    """Return the names of a ClassLabel, which can be any text but must differ. A repeated name gets its number."""
+    distinct: list[str] = []
+    for number, original in enumerate(names):
+        name = original
+        while name in distinct:
+            name = f"{name} ({number})"
+        if name != original:
+            text = f"class names of a Hugging Face dataset must differ: {original!r} is written as {name!r}"
+            warnings.warn(text, stacklevel=2)
+        distinct.append(name)
+    return distinct
 
 
 def read_hugging_face(directory: Path) -> SetContent:

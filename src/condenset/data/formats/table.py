@@ -14,7 +14,7 @@ from condenset.data.formats.npz import read_npz, write_npz
 from condenset.data.formats.pt import read_pt, write_pt
 from condenset.data.formats.webdataset import read_webdataset, write_webdataset
 from condenset.errors import UserError, check_choice, check_path, check_path_encoding, option
-from condenset.io.directories import atomic_directory, is_empty, wrap_os_errors
+from condenset.io.directories import atomic_directory, is_empty, sync_contents, wrap_os_errors
 from condenset.io.user_directories import expand_user
 
 
@@ -93,6 +93,7 @@ def export_content(
         return
     with atomic_directory(target, overwrite=overwrite) as workspace, wrap_os_errors(target):
         set_format.write(content, workspace / target.name, verbose=verbose)
+        sync_contents(workspace / target.name)
 
 
 def _check_target(target: Path, *, overwrite: bool, is_directory: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from condenset.data.condensed_set import CondensedSet
 from condenset.data.ipc import format_ipc, mean_ipc
 from condenset.methods import METHODS
 from condenset.report.html.content import (
@@ -29,7 +30,7 @@ def build_answer(content: ReportContent) -> Section:
     section.values = {
         "sentence": write_answer(content, record),
         "bars": _make_bars(content, record),
-        "method": f"{method}: {METHODS[method].summary}" if method in METHODS else "",
+        "method": f"Method {method}. {METHODS[method].summary}" if method in METHODS else "",
     }
     return section
 
@@ -69,12 +70,19 @@ def write_answer(content: ReportContent, record: Record) -> str:
 
 def _describe_images(content: ReportContent, record: Record) -> str:
     """Return the number and kind of the images. Sets with a partition decode to more images than they store."""
-    kind = "synthetic" if is_synthetic(str(record.get("method"))) else "selected real"
-    condensed = next((item.condensed for item in content.sets if item.label == record.get("label")), None)
+    kind, condensed = _name_kind(str(record.get("method"))), _find_condensed(content, record)
     if condensed is not None and condensed.compact is not None:
         return f"{len(condensed.compact):,} {kind} images, which decode to {len(condensed):,},"
     num = record["images"]
     return f"{num:,} {kind} {'image' if num == 1 else 'images'}"
+
+
+def _name_kind(method: str) -> str:
+    return "synthetic" if is_synthetic(method) else "selected real"
+
+
+def _find_condensed(content: ReportContent, record: Record) -> CondensedSet | None:
+    return next((item.condensed for item in content.sets if item.label == record.get("label")), None)
 
 
 def _describe_time(record: Record) -> str:
@@ -102,7 +110,7 @@ def _make_bars(content: ReportContent, headline: Record) -> list[dict[str, Any]]
     records = [_find_random(content, headline), headline, _find_whole(content)]
     return [
         {
-            "label": record["label"],
+            "label": _name_bar(content, record),
             "percent": format_percent(record["accuracy_mean"]),
             "width": round(100 * record["accuracy_mean"], 2),
             "text": f"{format_accuracy(record)}%",
@@ -111,6 +119,18 @@ def _make_bars(content: ReportContent, headline: Record) -> list[dict[str, Any]]
         for record in records
         if record and "accuracy_mean" in record
     ]
+
+
+def _name_bar(content: ReportContent, record: Record) -> str:
+    """Return what networks train on, such as "100 synthetic images (dm)"."""
+    method = str(record["method"])
+    if method == "whole":
+        return f"all {record['images']:,} real images"
+    sources = [name for name in (method if method != "random" else "", record.get("run")) if name]
+    kind = "random" if method == "random" else _name_kind(method)
+    condensed = _find_condensed(content, record)
+    num = len(condensed.compact) if condensed is not None and condensed.compact is not None else record["images"]
+    return f"{num:,} {kind} images" + (f" ({', '.join(sources)})" if sources else "")
 
 
 def find_set(content: ReportContent) -> ReportedSet | None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from condenset.report.html.answer import choose_headline
 from condenset.report.html.content import Record, ReportContent, Section
 
 MAX_CELLS = 40_000  # of all confusion matrices in the page
+MAX_LEVEL_LETTERS = 30  # of all class names together; longer names are rotated on the horizontal axis
 
 
 def build_classes(content: ReportContent) -> Section:
@@ -20,7 +22,10 @@ def build_classes(content: ReportContent) -> Section:
     headline = choose_headline(content)
     records.sort(key=lambda record: record is not headline)
     section.data = {"classes": _collect(records)}
-    section.charts = {"chart-classes": _make_accuracy_spec(), "chart-confusion": _make_confusion_spec()}
+    section.charts = {
+        "chart-classes": _make_accuracy_spec(),
+        "chart-confusion": _make_confusion_spec(records[0]["class_names"]),
+    }
     section.values = {"labels": [record["label"] for record in records]}
     return section
 
@@ -77,7 +82,7 @@ def _make_accuracy_spec() -> dict[str, Any]:
     }
 
 
-def _make_confusion_spec() -> dict[str, Any]:
+def _make_confusion_spec(names: Sequence[str]) -> dict[str, Any]:
     """Return the confusion matrix as a heat map. The script of the page fills the data set `chosen`."""
     axis = {"labelLimit": 110, "labelOverlap": False, "domain": False, "ticks": False}
     return {
@@ -90,7 +95,7 @@ def _make_confusion_spec() -> dict[str, Any]:
                 "type": "nominal",
                 "sort": None,
                 "title": "predicted class",
-                "axis": {**axis, "labelAngle": -60},
+                "axis": {**axis, "labelAngle": 0 if sum(map(len, names)) <= MAX_LEVEL_LETTERS else -60},
             },
             "y": {"field": "class", "type": "nominal", "sort": None, "title": "true class", "axis": axis},
             "color": {

@@ -15,6 +15,7 @@ from condenset.methods import METHODS
 from condenset.runs.snapshots import Snapshot
 
 Record = Mapping[str, Any]
+Update = Callable[[float], None]  # called with the share of a task that is complete
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -65,6 +66,7 @@ class ReportContent:
         sets: The condensed sets.
         steps: Events of iterations: `label`, `step`, `seconds` and `loss`.
         snapshot_scores: Accuracies of networks trained on snapshots: `label`, `step`, `seconds` and `accuracy`.
+        curve_command: The command that trains networks on the snapshots. Empty: there are none to train on.
         train: The training images. None: they are not available.
         data_problem: Why the training images are not available.
         features: The network of the feature map. None: there is none.
@@ -73,7 +75,6 @@ class ReportContent:
         recipes: The text of the config files by name.
         figure: The figure of an experiment as PNG.
         table: The table of an experiment: its columns, then its rows.
-        seed: The seed of the t-SNE.
     """
 
     title: str
@@ -82,6 +83,7 @@ class ReportContent:
     sets: Sequence[ReportedSet] = ()
     steps: Sequence[Record] = ()
     snapshot_scores: Sequence[Record] = ()
+    curve_command: str = ""
     train: ImageData | None = None
     data_problem: str = ""
     features: FeatureNetwork | None = None
@@ -90,7 +92,6 @@ class ReportContent:
     recipes: Mapping[str, str] = field(default_factory=dict)
     figure: bytes = b""
     table: Sequence[Sequence[str]] = ()
-    seed: int = 0
 
     @property
     def scored(self) -> list[Record]:
@@ -117,6 +118,10 @@ class Section:
     charts: dict[str, dict[str, Any]] = field(default_factory=dict)
     data: dict[str, Any] = field(default_factory=dict)
     omitted: str = ""
+
+
+def ignore_update(share: float) -> None:
+    """Show no progress."""
 
 
 def is_synthetic(method: str) -> bool:

@@ -28,7 +28,7 @@ def build_curves(content: ReportContent) -> Section:
     if accuracies:
         section.charts["chart-accuracy-steps"] = _make_accuracy_spec(accuracies, "step", "iteration")
         section.charts["chart-accuracy-seconds"] = _make_accuracy_spec(accuracies, "seconds", "seconds")
-    section.values = {"has_accuracies": bool(accuracies)}
+    section.values = {"has_accuracies": bool(accuracies), "command": content.curve_command}
     return section
 
 
@@ -65,7 +65,7 @@ def _make_loss_spec(points: Sequence[Record], x: str, title: str) -> dict[str, A
                 "field": "loss",
                 "type": "quantitative",
                 "title": "loss",
-                "scale": {"type": "log"} if positive else {"zero": False},
+                "scale": {"type": "log", "nice": False, "padding": 10} if positive else {"zero": False},
                 "axis": {"tickCount": 5, "format": "~g"},
             },
             "color": _make_color(_labels(points)),

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from threadpoolctl import threadpool_limits
+from torch import Tensor
 
 from condenset.data.image_data import ImageData
 from condenset.data.transform import normalize, to_unit_range
 from condenset.report.html.answer import find_set
-from condenset.report.html.content import FeatureNetwork, ReportContent, Section
+from condenset.report.html.content import FeatureNetwork, ReportContent, Section, Update
 from condenset.report.html.gallery import Gallery, ShownSet
 from condenset.report.html.neighbours import sample_evenly
 from condenset.report.tsne import tsne
@@ -19,11 +21,12 @@ MAX_CLASSES = 10  # more colours cannot be told apart
 MAX_REAL = 300  # of all classes; t-SNE of more points takes seconds
 MAX_SYNTHETIC = 300
 MAX_LARGE = 150  # real, and synthetic, images of more than 64 pixels, which take long to embed
-BATCH = 100  # images per pass
-MAX_ITERATIONS = 500  # of t-SNE: enough for a picture
+BATCH = 50  # images per pass; larger batches do not fit into the caches of a CPU
+NUM_ITERATIONS = 500  # of t-SNE: enough for a picture
+EMBEDDING_SHARE = 0.5  # of the time that the map takes
 
 
-def build_feature_map(content: ReportContent, gallery: Gallery) -> Section:
+def build_feature_map(content: ReportContent, gallery: Gallery, update: Update) -> Section:
     """Return the section of the feature map, for the set that the answer is about."""
     section = Section(name="map", title="Map of the images")
     item, data, features = find_set(content), content.train, content.features
@@ -32,7 +35,7 @@ def build_feature_map(content: ReportContent, gallery: Gallery) -> Section:
         return section
     number = [shown.item for shown in gallery.sets].index(item)
     shown = gallery.sets[number]
-    points = _make_points(shown, number, data, features, gallery, content.seed)
+    points = _make_points(shown, number, data, features, gallery, update)
     if len(points) < 5:
         section.omitted = "there are too few images."
         return section
@@ -50,7 +53,7 @@ def build_feature_map(content: ReportContent, gallery: Gallery) -> Section:
 
 
 def _make_points(
-    shown: ShownSet, number: int, data: ImageData, features: FeatureNetwork, gallery: Gallery, seed: int
+    shown: ShownSet, number: int, data: ImageData, features: FeatureNetwork, gallery: Gallery, update: Update
 ) -> list[dict[str, Any]]:
     """Return the points of the chart, each with the tile of its image."""
     num_classes, condensed = min(data.num_classes, MAX_CLASSES), shown.item.condensed
@@ -64,8 +67,7 @@ def _make_points(
         *normalize(to_unit_range(data.images[real]), data.mean, data.std).split(BATCH),
         *normalize(condensed.images[shown.positions[tiles]], data.mean, data.std).split(BATCH),
     ]
-    with torch.no_grad():
-        values = torch.cat([features.embed(batch).float().flatten(1).cpu() for batch in images])
+    values = _embed(images, features, lambda share: update(EMBEDDING_SHARE * share))
     if len(values) < 5:
         return []
     labels = torch.cat([data.labels[real], shown.labels[tiles]]).tolist()
@@ -73,7 +75,8 @@ def _make_points(
     sprites = [("real", tile) for tile in gallery.add_real(real.tolist())]
     sprites += [(f"set{number}", tile) for tile in tiles.tolist()]
     with threadpool_limits(1):  # threads slow down so few points, in particular on a busy machine
-        coordinates = tsne(values, seed, MAX_ITERATIONS).tolist()
+        points = tsne(values, seed=0, max_iter=NUM_ITERATIONS)
+    update(1.0)
     return [
         {
             "x": round(x, 2),
@@ -83,8 +86,18 @@ def _make_points(
             "sprite": sprite,
             "tile": tile,
         }
-        for (x, y), label, kind, (sprite, tile) in zip(coordinates, labels, kinds, sprites, strict=True)
+        for (x, y), label, kind, (sprite, tile) in zip(points.tolist(), labels, kinds, sprites, strict=True)
     ]
+
+
+def _embed(batches: Sequence[Tensor], features: FeatureNetwork, update: Update) -> Tensor:
+    """Return the (N, F) features of batches of normalised images."""
+    parts = []
+    with torch.no_grad():
+        for number, batch in enumerate(batches, start=1):
+            parts.append(features.embed(batch).float().flatten(1).cpu())
+            update(number / len(batches))
+    return torch.cat(parts)
 
 
 def _make_spec(points: list[dict[str, Any]], class_names: tuple[str, ...], label: str) -> dict[str, Any]:

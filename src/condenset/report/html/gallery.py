@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from condenset.data.image_data import ImageData
-from condenset.report.html.content import ReportContent, ReportedSet
+from condenset.report.html.content import ReportContent, ReportedSet, Update, ignore_update
 from condenset.report.html.neighbours import find_neighbours, read_pixels, sample_evenly
 from condenset.report.html.sprites import LOSSLESS, Sprite
 from condenset.runs.snapshots import choose_images, hard_labels, to_pixels
@@ -52,9 +52,14 @@ class ShownSet:
 
 
 class Gallery:
-    """All images of a page, in sprites."""
+    """All images of a page, in sprites.
 
-    def __init__(self, content: ReportContent) -> None:
+    Args:
+        content: The content of the report.
+        update: Called with the share of the search for similar real images that is complete.
+    """
+
+    def __init__(self, content: ReportContent, update: Update = ignore_update) -> None:
         self.train: ImageData | None = content.train
         self.sets = _choose_shown(content.sets)
         while sum(_count_snapshot_bytes(shown) for shown in self.sets) > MAX_SNAPSHOT_BYTES:
@@ -63,14 +68,15 @@ class Gallery:
         self.tiles: dict[int, int] = {}  # of the sprite of real images, by index in the dataset
         if self.train is not None and self.sets:
             pixels, labels = [shown.pixels for shown in self.sets], [shown.labels for shown in self.sets]
-            for shown, indices in zip(self.sets, find_neighbours(pixels, labels, self.train), strict=True):
+            neighbours = find_neighbours(pixels, labels, self.train, update)
+            for shown, indices in zip(self.sets, neighbours, strict=True):
                 shown.neighbours = [self.add_real([index for index in row if index >= 0]) for row in indices.tolist()]
 
     def add_real(self, indices: Sequence[int]) -> list[int]:
         """Add real images to the page, and return their tiles in the sprite of real images."""
         return [self.tiles.setdefault(index, len(self.tiles)) for index in indices]
 
-    def encode(self) -> dict[str, Any]:
+    def encode(self, update: Update) -> dict[str, Any]:
         """Return all sprites by name for the script of the page."""
         real = []
         if self.train is not None and self.tiles:
@@ -86,11 +92,12 @@ class Gallery:
             sizes = [_estimate_bytes(group, quality) for group, quality in zip(groups, qualities, strict=True)]
             if sum(sizes) <= MAX_PAGE_BYTES:
                 break
-        return {
-            name: sprite.to_json(sprite.encode(quality))
-            for group, quality in zip(groups, qualities, strict=True)
-            for name, sprite in group
-        }
+        num_sprites, encoded = sum(map(len, groups)), dict[str, Any]()
+        for group, quality in zip(groups, qualities, strict=True):
+            for name, sprite in group:
+                encoded[name] = sprite.to_json(sprite.encode(quality))
+                update(len(encoded) / num_sprites)
+        return encoded
 
 
 def _estimate_bytes(group: Sequence[tuple[str, Sprite]], quality: int) -> float:

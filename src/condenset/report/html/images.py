@@ -22,6 +22,7 @@ def build_images(content: ReportContent, gallery: Gallery) -> Section:
         "labels": [shown.item.label for shown in gallery.sets],
         "chosen": [shown.item for shown in gallery.sets].index(chosen),
         "class_names": list(first.class_names),
+        "has_snapshots": any(shown.snapshots for shown in gallery.sets),
         "has_neighbours": content.train is not None,
         "data_problem": content.data_problem,
     }

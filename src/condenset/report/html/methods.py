@@ -14,9 +14,9 @@ MIN_SECONDS = 0.1  # of the axis, which is logarithmic
 COLUMNS = (
     "method",
     "images per class",
-    "images",
-    "accuracy, %",
+    "accuracy, %",  # on a phone, the first columns are visible without scrolling
     "balanced, %",
+    "images",
     "networks",
     "condensing",
     "scoring",
@@ -98,6 +98,8 @@ def _make_spec(points: list[Record], content: ReportContent) -> dict[str, Any]:
         for record in points
     ]
     legend = {"orient": "bottom", "columns": 4}
+    is_moved = any(total_seconds(record) < MIN_SECONDS for record in points)
+    note = [f"(less than {MIN_SECONDS:g} drawn at {MIN_SECONDS:g})"] if is_moved else []
     layers: list[dict[str, Any]] = [
         {
             "mark": {"type": "point", "filled": True, "size": 120, "opacity": 0.9},
@@ -106,8 +108,8 @@ def _make_spec(points: list[Record], content: ReportContent) -> dict[str, Any]:
                     "field": "seconds",
                     "type": "quantitative",
                     "scale": {"type": "log", "nice": False, "padding": 20},
-                    "title": f"seconds of condensing (less than {MIN_SECONDS:g} drawn at {MIN_SECONDS:g})",
-                    "axis": {"format": "~g", "tickCount": 5, "labelOverlap": True},
+                    "title": ["seconds of condensing", *note],
+                    "axis": {"format": "~g", "tickCount": 5, "labelOverlap": True, "labelBound": True},
                 },
                 "color": {"field": "method", "type": "nominal", "sort": None, "legend": legend},
                 "shape": {

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from condenset.data.image_data import ImageData
 from condenset.data.transform import to_unit_range
+from condenset.report.html.content import Update, ignore_update
 from condenset.runs.snapshots import MAX_SIDE, to_pixels
 
 NUM_NEIGHBOURS = 3
@@ -19,13 +20,16 @@ MAX_REAL_BYTES = 1 << 28  # of real pixels that are compared; larger datasets ar
 BATCH = 1024  # real images
 
 
-def find_neighbours(images: Sequence[Tensor], labels: Sequence[Tensor], data: ImageData) -> list[Tensor]:
+def find_neighbours(
+    images: Sequence[Tensor], labels: Sequence[Tensor], data: ImageData, update: Update = ignore_update
+) -> list[Tensor]:
     """Return for every image the real images of its class with the smallest pixel distance.
 
     Args:
         images: (N, C, H, W) uint8 images of each set, as `to_pixels` returns them.
         labels: (N,) classes of the images of each set.
         data: The real images. Large classes are sampled at even distances.
+        update: Called with the share of the classes that are complete.
 
     Returns:
         (N, 3) indices of real images for each set, the nearest first; -1 where a class has fewer images.
@@ -33,6 +37,7 @@ def find_neighbours(images: Sequence[Tensor], labels: Sequence[Tensor], data: Im
     results = [torch.full((len(part), NUM_NEIGHBOURS), -1) for part in images]
     max_per_class = max(NUM_NEIGHBOURS, MAX_REAL_BYTES // (data.num_classes * data.images[0].nbytes))
     for label in range(data.num_classes):
+        update(label / data.num_classes)
         positions = [(part == label).nonzero()[:, 0] for part in labels]
         if not sum(map(len, positions)):
             continue

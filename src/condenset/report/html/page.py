@@ -12,7 +12,7 @@ import jinja2
 from condenset import __version__
 from condenset.report.html.answer import build_answer
 from condenset.report.html.classes import build_classes
-from condenset.report.html.content import ReportContent, Section
+from condenset.report.html.content import ReportContent, Section, Update, ignore_update
 from condenset.report.html.curves import build_curves
 from condenset.report.html.feature_map import build_feature_map
 from condenset.report.html.gallery import Gallery
@@ -20,21 +20,28 @@ from condenset.report.html.images import build_images
 from condenset.report.html.methods import build_methods
 from condenset.report.html.repeat import build_repeat
 
+NEIGHBOUR_SHARE, MAP_SHARE, ENCODING_SHARE = 0.25, 0.55, 0.2  # of the time that a page of CIFAR-10 takes
 VENDOR_SCRIPTS = ("vega.min.js", "vega-lite.min.js", "vega-embed.min.js")
 
 
-def render_report(content: ReportContent) -> str:
-    """Return the page as HTML."""
-    gallery = Gallery(content)
+def render_report(content: ReportContent, update: Update = ignore_update) -> str:
+    """Return the page as HTML.
+
+    Args:
+        content: The content of the page.
+        update: Called with the share of the work that is complete.
+    """
+    gallery = Gallery(content, lambda share: update(NEIGHBOUR_SHARE * share))
     sections = [build_answer(content)]
     if content.figure:
         sections.append(_build_figure(content))
     else:
-        sections += [build_images(content, gallery), build_feature_map(content, gallery), build_curves(content)]
+        feature_map = build_feature_map(content, gallery, lambda share: update(NEIGHBOUR_SHARE + MAP_SHARE * share))
+        sections += [build_images(content, gallery), feature_map, build_curves(content)]
     sections += [build_methods(content), build_classes(content), build_repeat(content)]
     data = {
         "charts": {name: spec for section in sections for name, spec in section.charts.items()},
-        "sprites": gallery.encode() if gallery.sets else {},
+        "sprites": gallery.encode(lambda share: update(1 - ENCODING_SHARE * (1 - share))) if gallery.sets else {},
     }
     for section in sections:
         data |= section.data
