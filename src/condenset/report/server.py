@@ -2,7 +2,7 @@
 
 The server reads files and answers browsers of this machine. It trusts neither the files nor the pages of other sites:
 
-- The `Host` header must name this machine, so that a page of another site cannot reach it under a name of its own.
+- The `Host` header must name this machine, so that a page of another site cannot reach it under another name.
 - Only the page, its style and script, the list of runs and their `report.html` are served.
 - A report is isolated from the page and from other reports.
 - A request that changes something is a POST with the secret of the page.
@@ -175,7 +175,7 @@ class RunRequestHandler(BaseHTTPRequestHandler):
 def is_local_host(header: str, names: Collection[str]) -> bool:
     """Return whether a Host header is an IP address or one of the names of this machine.
 
-    Another site can make a name of its own point to this machine, but not an IP address.
+    Another site can register a name that points to this machine, but not an IP address.
     """
     with contextlib.suppress(ValueError):  # neither an address nor a name
         name = urlsplit(f"//{header}").hostname or ""

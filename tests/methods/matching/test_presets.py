@@ -66,6 +66,12 @@ def test_preset_learns(name: str) -> None:
     assert torch.equal(learned.labels, initial.labels)
 
 
+@pytest.mark.parametrize("method", ["idm", "m3d", "dsdm", "dance", "tgdd", "ncfm", "dmplus"])
+def test_digits_are_not_partitioned(method: str) -> None:
+    assert make_recipe(method, ipc=10, name="digits", size=8).partition == 1
+    assert make_recipe(method, ipc=10, name="own", size=32).partition == 2
+
+
 def test_partition_of_dmplus_divides_every_image_size() -> None:
     for size in range(8, 66):
         for ipc in (1, 10):

@@ -1,7 +1,7 @@
 """GTN: learn a generator of training images by differentiating through training on them.
 
-The latents of the images are learned too. Their order is a curriculum: a training step uses the images of its own part
-of the set. The memory does not grow with the number of unrolled steps, see `unrolling`.
+The latents of the images are learned too. Their order is a curriculum: each training step uses another part of the
+set. The memory does not grow with the number of unrolled steps, see `unrolling`.
 Shapes: N images, Z numbers of a latent, P weights of the generator or of a network, T unrolled steps.
 """
 

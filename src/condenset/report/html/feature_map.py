@@ -17,7 +17,7 @@ from condenset.report.html.gallery import Gallery, ShownSet
 from condenset.report.html.neighbours import sample_evenly
 from condenset.report.tsne import tsne
 
-MAX_CLASSES = 10  # more colours cannot be told apart
+MAX_CLASSES = 10  # more colours look too similar
 MAX_REAL = 300  # of all classes; t-SNE of more points takes seconds
 MAX_SYNTHETIC = 300
 MAX_LARGE = 150  # real, and synthetic, images of more than 64 pixels, which take long to embed
