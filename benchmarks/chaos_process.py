@@ -25,7 +25,7 @@ PRELOADED_MODULES = (  # before the fork, so that every child process starts at 
     "matplotlib.backends.backend_agg",
     "condenset.data",
     "condenset.experiments.start",
-    "condenset.pipeline.evaluation",
+    "condenset.pipeline.evaluation.run",
     "condenset.pipeline.run",
     "condenset.report.charts",
     "condenset.report.grid",

@@ -17,7 +17,7 @@ from condenset.cli.console import print_table
 from condenset.io.bytesize import format_bytes
 from condenset.io.progress import format_duration
 from condenset.methods.sharding import split_shards
-from condenset.pipeline.cost import hand_out
+from condenset.pipeline.cost.run import hand_out
 
 # Times in milliseconds, fitted to the first three measurements.
 REAL_MS = 2.6855e-4  # forward pass of a real image of 32x32 pixels

@@ -22,7 +22,7 @@ from condenset.cli.console import print_table
 from condenset.engine import ComputeDevice
 from condenset.io.bytesize import format_bytes
 from condenset.methods import METHODS
-from condenset.pipeline.cost import estimate_cost
+from condenset.pipeline.cost.run import estimate_cost
 from condenset.pipeline.plan import make_plan
 from condenset.pipeline.request import RunRequest
 from condenset.runs.context import RunContext

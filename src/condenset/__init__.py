@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from condenset.networks import search_space as search_space
     from condenset.pipeline.api import condense as condense
     from condenset.pipeline.api import evaluate as evaluate
-    from condenset.pipeline.report import write_report as write_report
+    from condenset.pipeline.report.run import write_report as write_report
     from condenset.search import Ranking as Ranking
     from condenset.search import rank as rank
     from condenset.training.protocol import Protocol as Protocol
@@ -120,7 +120,7 @@ _PUBLIC = {
     "methods.matching.pools.training": ("train_pool",),
     "networks": ("NETWORKS", "register_network", "search_space"),
     "pipeline.api": ("condense", "evaluate"),
-    "pipeline.report": ("write_report",),
+    "pipeline.report.run": ("write_report",),
     "search": ("Ranking", "rank"),
     "training.protocol": ("Protocol",),
     "training.scores": ("Scores",),

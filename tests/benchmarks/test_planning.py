@@ -6,7 +6,7 @@ import pytest
 from planning import Setting, compare
 
 from condenset.engine.device import ComputeDevice
-from condenset.pipeline import trial
+from condenset.pipeline.cost import trial
 from condenset.runs import loop
 
 NETWORK = "convnet(width=8, depth=1)"

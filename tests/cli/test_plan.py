@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from condenset.cli.plan import format_step_time, print_cost
-from condenset.pipeline import trial
-from condenset.pipeline.cost_estimate import CostEstimate, JobCost
+from condenset.pipeline.cost import trial
+from condenset.pipeline.cost.estimate import CostEstimate, JobCost
 from condenset.runs import loop
 from helpers.command_line import TINY_NETWORK, CommandRunner, list_files
 

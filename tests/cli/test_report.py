@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from condenset.pipeline import report
+from condenset.pipeline.report import run as report
 from helpers.command_line import TINY_EVALUATION, TINY_NETWORK, CommandRunner, read_files
 
 RUN = ("--ipc", 1, "--method", "random", *TINY_NETWORK, *TINY_EVALUATION, "--no-whole", "--out", "a")

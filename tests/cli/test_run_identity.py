@@ -14,8 +14,8 @@ import torch
 from condenset import UserError
 from condenset.data.condensed_set import CondensedSet
 from condenset.experiments.start import start_experiment
-from condenset.pipeline.evaluation import resume_evaluation, start_evaluation
-from condenset.pipeline.evaluation_plan import EvaluationRequest
+from condenset.pipeline.evaluation.plan import EvaluationRequest
+from condenset.pipeline.evaluation.run import resume_evaluation, start_evaluation
 from condenset.pipeline.request import RunRequest
 from condenset.pipeline.run import resume_run, start_run
 from condenset.runs.identity import IDENTITY

@@ -154,7 +154,7 @@ def test_a_resumed_run_that_is_stopped_while_loading_prints_its_command(
 
     for name in ("pipeline.run.resume_run", "experiments.start.resume_experiment"):
         monkeypatch.setattr(f"condenset.{name}", stop)
-    monkeypatch.setattr("condenset.pipeline.evaluation.resume_evaluation", stop)
+    monkeypatch.setattr("condenset.pipeline.evaluation.run.resume_evaluation", stop)
     monkeypatch.chdir(tmp_path)
     Path("k 1").mkdir()
     Path("k 1", f"{kind}.toml").touch()

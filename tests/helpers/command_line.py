@@ -62,7 +62,7 @@ RECORD_FIELDS = [
 PRELOADED_MODULES = [  # all that commands import, most of it late
     "condenset.cli",
     "condenset.experiments.start",
-    "condenset.pipeline.evaluation",
+    "condenset.pipeline.evaluation.run",
     "condenset.pipeline.preview",
     "matplotlib.figure",
     "pytest",

@@ -19,13 +19,14 @@ from condenset.errors import UserError
 from condenset.io.bytesize import parse_bytes
 from condenset.methods import METHODS, DMRecipe, make_recipe
 from condenset.methods.matching.dm import make_problem
-from condenset.pipeline import loop_cost, trial
-from condenset.pipeline.cost import estimate_cost, hand_out, trial_recipe
-from condenset.pipeline.cost_estimate import CostEstimate, JobCost
-from condenset.pipeline.loop_cost import LoopCost, interpolate, measure_classes
+from condenset.pipeline.cost import loop as loop_cost
+from condenset.pipeline.cost import trial
+from condenset.pipeline.cost.estimate import CostEstimate, JobCost
+from condenset.pipeline.cost.loop import LoopCost, interpolate, measure_classes
+from condenset.pipeline.cost.run import estimate_cost, hand_out, trial_recipe
+from condenset.pipeline.cost.trial import LoopTiming
 from condenset.pipeline.request import RunRequest
 from condenset.pipeline.run import start_run
-from condenset.pipeline.trial import LoopTiming
 from condenset.runs import loop
 from condenset.runs.context import RunContext
 

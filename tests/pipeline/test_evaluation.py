@@ -14,9 +14,9 @@ import pytest
 import condenset as cs
 from condenset import CondensedSet, UserError, train_val_split
 from condenset.augment import DEFAULT_STRATEGY
-from condenset.pipeline.evaluation import EvaluationResult, collect_records, resume_evaluation, start_evaluation
-from condenset.pipeline.evaluation_config import EvaluationConfig, evaluation_to_toml, read_evaluation
-from condenset.pipeline.evaluation_plan import EvaluationRequest
+from condenset.pipeline.evaluation.config import EvaluationConfig, evaluation_to_toml, read_evaluation
+from condenset.pipeline.evaluation.plan import EvaluationRequest
+from condenset.pipeline.evaluation.run import EvaluationResult, collect_records, resume_evaluation, start_evaluation
 from condenset.pipeline.request import RunRequest
 from condenset.pipeline.results import Record
 from condenset.pipeline.run import resume_run, start_run

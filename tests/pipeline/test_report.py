@@ -13,9 +13,9 @@ from condenset.errors import UserError
 from condenset.io.progress import NullProgress
 from condenset.pipeline.config import read_plan
 from condenset.pipeline.datasets import reload_data
-from condenset.pipeline.report import merge_contents
-from condenset.pipeline.report_content import collect_content
-from condenset.pipeline.snapshot_scores import read_snapshot_scores, score_snapshots
+from condenset.pipeline.report.content import collect_content
+from condenset.pipeline.report.run import merge_contents
+from condenset.pipeline.report.snapshot_scores import read_snapshot_scores, score_snapshots
 from helpers.command_line import TINY, TINY_EVALUATION, TINY_NETWORK, CommandRunner, write_npz
 
 RUN = ("--ipc", 2, "--snapshots", 2, *TINY)
@@ -100,7 +100,7 @@ def test_snapshots_are_scored_once(finished: Path, monkeypatch: pytest.MonkeyPat
     score_snapshots(finished, splits, 1, NullProgress())
     scores = read_snapshot_scores(finished)
     assert [(score["job"], score["step"], score["networks"]) for score in scores] == [("dm-2", 0, 1), ("dm-2", 2, 1)]
-    monkeypatch.setattr("condenset.pipeline.snapshot_scores.score_set", None)
+    monkeypatch.setattr("condenset.pipeline.report.snapshot_scores.score_set", None)
     score_snapshots(finished, splits, 1, NullProgress())
     assert read_snapshot_scores(finished) == scores
     curve = collect_content(finished).snapshot_scores

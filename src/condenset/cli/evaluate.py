@@ -34,8 +34,8 @@ from condenset.cli.option_groups import (
 from condenset.cli.options import AsJson, Augment, DataDir, Device, Overwrite, Precision, expand_path
 
 if TYPE_CHECKING:
-    from condenset.pipeline.evaluation import EvaluationResult
-    from condenset.pipeline.evaluation_config import EvaluationConfig
+    from condenset.pipeline.evaluation.config import EvaluationConfig
+    from condenset.pipeline.evaluation.run import EvaluationResult
     from condenset.runs.context import RunContext
 
 SetPaths = Annotated[
@@ -89,8 +89,8 @@ def evaluate_command(
     as_json: AsJson = False,
 ) -> None:
     """Train new networks on condensed sets and test them on real images."""
-    from condenset.pipeline.evaluation import start_evaluation
-    from condenset.pipeline.evaluation_plan import EvaluationRequest
+    from condenset.pipeline.evaluation.plan import EvaluationRequest
+    from condenset.pipeline.evaluation.run import start_evaluation
 
     training = {"num_networks": num_networks, "epochs": epochs, "augment": augment, "learned_steps": learned_steps}
     request = EvaluationRequest(
@@ -119,7 +119,7 @@ def resume_and_print(directory: Path, *, per_class: bool, as_json: bool, hint: s
         hint: The command that continues the evaluation, if it is stopped again.
         changes: Other arguments of `resume_evaluation`.
     """
-    from condenset.pipeline.evaluation import resume_evaluation
+    from condenset.pipeline.evaluation.run import resume_evaluation
 
     session = functools.partial(_session, per_class=per_class, as_json=as_json, hint=hint)
     result = resume_evaluation(directory, session=session, **changes)
@@ -131,7 +131,7 @@ def _session(
     config: EvaluationConfig, run: RunContext, *, per_class: bool, as_json: bool, hint: str = ""
 ) -> Iterator[None]:
     """Announce an evaluation, show its progress, and on a signal print the scores so far."""
-    from condenset.pipeline.evaluation import collect_records
+    from condenset.pipeline.evaluation.run import collect_records
 
     assert run.directory is not None
     records = collect_records(config, run)

@@ -34,7 +34,7 @@ from condenset.cli.options import (
 from condenset.cli.run import make_request
 
 if TYPE_CHECKING:
-    from condenset.pipeline.cost_estimate import CostEstimate, JobCost, StageCost
+    from condenset.pipeline.cost.estimate import CostEstimate, JobCost, StageCost
 
 
 @add_load_options
@@ -70,7 +70,7 @@ def plan_command(
     With --classes, --images and --size, the dataset need not exist.
     """
     from condenset.io.progress import ProgressBar
-    from condenset.pipeline.cost import estimate_cost
+    from condenset.pipeline.cost.run import estimate_cost
 
     check_one_network(network)
     shared_fields = drop_unset(network=network, augment=augment)
@@ -154,7 +154,7 @@ def _describe_cost(cost: CostEstimate) -> dict[str, str]:
 def _describe_job(job: JobCost, cost: CostEstimate) -> dict[str, str]:
     """Return chunks, images, memory and files of a set, as text by label."""
     from condenset.io.bytesize import format_bytes
-    from condenset.pipeline.cost_estimate import CONDENSING
+    from condenset.pipeline.cost.estimate import CONDENSING
     from condenset.pipeline.plan import job_name
 
     name = job_name(job.method, job.ipc)

@@ -35,6 +35,6 @@ def report_command(
     ] = 0,
 ) -> None:
     """Write the HTML report of a run: one page with its result, images and charts, without network access."""
-    from condenset.pipeline.report import write_report
+    from condenset.pipeline.report.run import write_report
 
     print_line(str(write_report(runs, out, overwrite=overwrite, num_networks=num_networks)))

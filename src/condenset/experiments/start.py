@@ -28,7 +28,7 @@ from condenset.io.user_directories import absolute_path, expand_user
 from condenset.methods import DMRecipe, make_recipe
 from condenset.methods.matching.pools.pool import NetworkPool
 from condenset.pipeline.datasets import reload_data, relocate, resolve_load_options
-from condenset.pipeline.report import write_run_report
+from condenset.pipeline.report.run import write_run_report
 from condenset.pipeline.request import DEFAULT_IPC, RunRequest
 from condenset.runs.context import RunContext
 from condenset.runs.directory import (

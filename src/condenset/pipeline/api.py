@@ -28,7 +28,7 @@ from condenset.methods.options import RecipeOptions, name_functions
 from condenset.methods.registry import check_method_memory
 from condenset.methods.sharding import check_divisible
 from condenset.pipeline.condensing import load_or_condense
-from condenset.pipeline.evaluation_overlap import is_made_from
+from condenset.pipeline.evaluation.overlap import is_made_from
 from condenset.runs.context import RunContext
 from condenset.runs.directory import open_work_directory
 from condenset.runs.tasks import open_run_engine

@@ -25,7 +25,7 @@ from condenset.pipeline.config import plan_to_toml, read_plan
 from condenset.pipeline.datasets import reload_data, relocate, resolve_load_options
 from condenset.pipeline.execute import execute_plan
 from condenset.pipeline.plan import Plan, check_plan, make_plan
-from condenset.pipeline.report import write_run_report
+from condenset.pipeline.report.run import write_run_report
 from condenset.pipeline.request import RunRequest
 from condenset.pipeline.results import Record
 from condenset.runs.context import RunContext

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from condenset.pipeline.report import save_page
+from condenset.pipeline.report.run import save_page
 from helpers.browser import open_browser
 from helpers.reports import SCRIPT, make_content
 

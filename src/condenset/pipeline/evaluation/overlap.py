@@ -11,8 +11,8 @@ from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
 from condenset.errors import UserError, option
 from condenset.pipeline.datasets import is_same_dataset
-from condenset.pipeline.evaluation_config import EvaluationSource
-from condenset.pipeline.evaluation_images import TestImageCache
+from condenset.pipeline.evaluation.config import EvaluationSource
+from condenset.pipeline.evaluation.images import TestImageCache
 
 
 def check_overlap(

@@ -21,8 +21,8 @@ from condenset.pipeline.config import read_plan
 from condenset.pipeline.datasets import reload_data
 from condenset.pipeline.execute import WHOLE_NETWORK
 from condenset.pipeline.plan import Plan, job_name
+from condenset.pipeline.report.snapshot_scores import read_snapshot_scores
 from condenset.pipeline.results import RECORD_FIELDS, Record, read_record_file
-from condenset.pipeline.snapshot_scores import read_snapshot_scores
 from condenset.report.html import FeatureNetwork, ReportContent, ReportedSet
 from condenset.report.html.content import name_job
 from condenset.runs.events import EVENTS, iter_events

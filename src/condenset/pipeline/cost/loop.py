@@ -10,7 +10,7 @@ from condenset.data.image_data import ImageData
 from condenset.engine.device import ComputeDevice
 from condenset.engine.memory import split_evenly
 from condenset.methods import Recipe, method_of
-from condenset.pipeline.trial import (
+from condenset.pipeline.cost.trial import (
     TRIAL_BYTES,
     TRIAL_SECONDS,
     LoopTiming,

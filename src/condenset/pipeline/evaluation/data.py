@@ -19,9 +19,9 @@ from condenset.errors import UserError, check, check_type, option
 from condenset.io.user_directories import absolute_path
 from condenset.pipeline.config import read_plan
 from condenset.pipeline.datasets import resolve_load_options
-from condenset.pipeline.evaluation_config import EvaluationSource
-from condenset.pipeline.evaluation_images import TestImageCache
-from condenset.pipeline.evaluation_overlap import check_overlap
+from condenset.pipeline.evaluation.config import EvaluationSource
+from condenset.pipeline.evaluation.images import TestImageCache
+from condenset.pipeline.evaluation.overlap import check_overlap
 from condenset.pipeline.plan import Plan
 from condenset.runs.directory import is_run_directory
 from condenset.training.class_matching import align_classes

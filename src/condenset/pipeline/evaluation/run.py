@@ -19,15 +19,15 @@ from condenset.engine.tasks import Engine
 from condenset.errors import UserError, check, option
 from condenset.io.directories import is_inside
 from condenset.io.user_directories import absolute_path
-from condenset.pipeline.evaluation_config import (
+from condenset.pipeline.evaluation.config import (
     EVALUATION,
     EvaluationConfig,
     EvaluationJob,
     evaluation_to_toml,
     read_evaluation,
 )
-from condenset.pipeline.evaluation_images import TestImageCache
-from condenset.pipeline.evaluation_plan import EvaluationRequest, plan_evaluation
+from condenset.pipeline.evaluation.images import TestImageCache
+from condenset.pipeline.evaluation.plan import EvaluationRequest, plan_evaluation
 from condenset.pipeline.results import Record, make_record, read_results, write_results
 from condenset.runs.context import RunContext
 from condenset.runs.directory import check_output_directory, claim_run_directory, reopen_run_directory

@@ -19,9 +19,9 @@ from condenset.io.files import write_file
 from condenset.io.progress import NullProgress, make_progress
 from condenset.pipeline.config import read_plan
 from condenset.pipeline.datasets import reload_data
-from condenset.pipeline.report_content import collect_content, name_curve_command
+from condenset.pipeline.report.content import collect_content, name_curve_command
+from condenset.pipeline.report.snapshot_scores import score_snapshots
 from condenset.pipeline.sets import shortest_names
-from condenset.pipeline.snapshot_scores import score_snapshots
 from condenset.report.html import ReportContent, render_report
 from condenset.report.html.content import Update, ignore_update
 from condenset.runs.context import RunContext

@@ -18,9 +18,9 @@ from condenset.errors import option
 from condenset.io.user_directories import absolute_path
 from condenset.pipeline.config import read_plan
 from condenset.pipeline.datasets import resolve_load_options
-from condenset.pipeline.evaluation_config import EvaluationJob, EvaluationSource
-from condenset.pipeline.evaluation_data import OpenedSet, open_set
-from condenset.pipeline.evaluation_images import TestImageCache
+from condenset.pipeline.evaluation.config import EvaluationJob, EvaluationSource
+from condenset.pipeline.evaluation.data import OpenedSet, open_set
+from condenset.pipeline.evaluation.images import TestImageCache
 from condenset.pipeline.sets import find_sets
 from condenset.training.evaluation import network_of_set
 from condenset.training.learned_steps import read_learned_steps

@@ -9,7 +9,7 @@ from condenset.data.loading import load_splits, load_test_images
 from condenset.data.opening import absolute_dataset_path
 from condenset.errors import UserError
 from condenset.pipeline.datasets import ignore_dataset_warnings, resolve_load_options
-from condenset.pipeline.evaluation_config import EvaluationSource
+from condenset.pipeline.evaluation.config import EvaluationSource
 
 
 class TestImageCache:

@@ -27,12 +27,12 @@ from condenset.methods.matching.pools.training import expert_protocol
 from condenset.methods.matching.recipe import POOL_SAMPLERS
 from condenset.methods.samplers import build_on_meta
 from condenset.methods.sharding import split_shards
-from condenset.pipeline.cost_estimate import CONDENSING, CostEstimate, JobCost, StageCost
-from condenset.pipeline.loop_cost import LoopCost, measure_classes
+from condenset.pipeline.cost.estimate import CONDENSING, CostEstimate, JobCost, StageCost
+from condenset.pipeline.cost.loop import LoopCost, measure_classes
+from condenset.pipeline.cost.trial import measure_training, random_pixels
 from condenset.pipeline.plan import Job, Plan, make_plan
 from condenset.pipeline.request import RunRequest
 from condenset.pipeline.run import plan_run
-from condenset.pipeline.trial import measure_training, random_pixels
 from condenset.training.protocol import Protocol
 
 TRAIN_BYTES = 2**28  # of random images that networks train on

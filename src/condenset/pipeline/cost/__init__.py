@@ -1,0 +1,1 @@
+"""Estimate time, memory and disk of a run before it starts."""

@@ -1,0 +1,1 @@
+"""Score sets on networks: plan, start and resume an evaluation."""
