@@ -101,3 +101,13 @@ def test_path_must_be_utf8() -> None:
     check_path_encoding("ä")
     with pytest.raises(UserError, match="a path must be text in UTF-8"):
         check_path_encoding(os.fsdecode(b"\xff"))
+
+
+def test_warnings_point_at_the_call_of_the_user() -> None:
+    images, labels = np.ones((4, 8, 8), np.uint8), [0, 0, 1, 1]
+    with pytest.warns(UserWarning, match="255 is white") as shallow:
+        data = cs.from_arrays(images, labels)
+    condensed = cs.condense(data, method="random", ipc=1, device="cpu", verbose=False)
+    with pytest.warns(UserWarning, match="its accuracy is too high") as deep:  # through the decorator `torch_defaults`
+        cs.evaluate(condensed, data, network="mlp(width=4)", num_networks=1, epochs=0, device="cpu", verbose=False)
+    assert {item.filename for item in (*shallow, *deep)} == {__file__}

@@ -1,4 +1,4 @@
-"""UserError and argument checks: one line with the rule, the value and the valid choices."""
+"""UserError, argument checks and warnings: one line with the rule, the value and the valid choices."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import difflib
 import math
 import numbers
 import os
+import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+INTERNAL_PACKAGES = ("condenset", "contextlib")  # contextlib calls the functions that `torch_defaults` decorates
 FlagFormatter = Callable[[str], str | None]  # the flag of an option by its Python name, None if there is none
 
 _flag_formatter: ContextVar[FlagFormatter | None] = ContextVar("flag_formatter", default=None)  # None: Python
@@ -171,6 +174,14 @@ def wrap_errors(description: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise UserError(f"{description} failed: {format_error(error)}") from error
+
+
+def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
+    """Warn about something that the user can change. The warning points at the line that called the library."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in INTERNAL_PACKAGES:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=level)
 
 
 def format_error(error: BaseException) -> str:

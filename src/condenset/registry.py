@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Mapping
 from importlib.metadata import entry_points
 from typing import Protocol, TypeVar
 
-from condenset.errors import UserError, check_choice
+from condenset.errors import UserError, check_choice, warn_user
 
 
 class Named(Protocol):
@@ -80,4 +79,4 @@ class Registry(Mapping[str, Item]):
                 self.register(entry_point.load())
             except Exception as error:  # the code of another package can fail in any way
                 package = entry_point.dist.name if entry_point.dist else entry_point.value
-                warnings.warn(f"cannot load the {self.kind} {entry_point.name!r} of {package}: {error}", stacklevel=3)
+                warn_user(f"cannot load the {self.kind} {entry_point.name!r} of {package}: {error}")

@@ -89,7 +89,7 @@ from helpers.command_line import (
         (("run", "toy.npz", "--ipc", 1, "--out", "/proc/run"), ["cannot write to /proc/run"]),
         (("run", "--config", "none.toml"), ["no such file: none.toml"]),
         (("run", "--config", "toy.npz"), ["toy.npz is not TOML"]),
-        (("resume", "nowhere"), ["nowhere is not a run"]),
+        (("resume", "nowhere"), ["no such directory: nowhere"]),
         (("resume", "."), ["is not a run"]),
         (("show", "none.safetensors"), ["no such file: none.safetensors"]),
         (("show", "toy.npz"), ["toy.npz is not a readable .safetensors file"]),

@@ -205,8 +205,8 @@ def test_ctrl_c_stops_a_real_process(tmp_path: Path) -> None:
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     hint = "stopped. Resume with: condenset resume runs/toy"
-    first_line, counts, *lines = err.splitlines()
-    assert first_line.startswith("Condensing ")
+    first_line, counts, device, *lines = err.splitlines()
+    assert first_line.startswith("Condensing ") and device.startswith("Device: ")
     assert counts == "36 training images of 1x8x8, 3 classes"
     assert lines == ["", "stopping … (press Ctrl-C again to stop at once)", hint]
     assert (tmp_path / "runs" / "toy" / "checkpoint").exists()
@@ -231,6 +231,7 @@ def test_a_stopped_evaluation_prints_its_scores_and_resumes(workspace: Path, uni
     assert len(read_records(directory)) == 1
     resumed = CommandProcess(("resume", directory), workspace).wait()
     assert resumed.code == 0 and f"of {NUM_NETWORKS} networks" not in resumed.out
+    assert resumed.err.startswith("Scoring 1 set on ")
     assert read_accuracies(directory) == read_accuracies(expected)
     assert list_files(directory) == list_files(expected)
     events = [json.loads(line) for line in (directory / "events.jsonl").read_text().splitlines()]
@@ -241,11 +242,11 @@ def test_a_stopped_evaluation_prints_its_scores_and_resumes(workspace: Path, uni
         ]
 
 
-def test_without_a_terminal_only_two_lines_are_printed_to_stderr(workspace: Path) -> None:
+def test_without_a_terminal_only_three_lines_are_printed_to_stderr(workspace: Path) -> None:
     command = ("run", workspace / "toy.npz", "--ipc", 1, *TINY, "--out", workspace / "plain")
     result = CommandProcess(command, workspace).wait()
-    line, counts = result.err.splitlines()
-    assert line.startswith("Condensing ")
+    line, counts, device = result.err.splitlines()
+    assert line.startswith("Condensing ") and device.startswith("Device: ")
     assert counts == "36 training and 36 test images of 1x8x8, 3 classes"
     assert "\x1b" not in result.out + result.err
     assert [line.split()[0] for line in result.out.splitlines()[:2]] == ["networks:", "method"]

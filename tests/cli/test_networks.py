@@ -27,7 +27,7 @@ def test_networks_lists_the_architectures(condenset: CommandRunner) -> None:
 def test_a_pool_is_trained_once_and_used_by_dm(condenset: CommandRunner, toy: Path, tmp_path: Path) -> None:
     result = condenset("networks", "train-pool", toy, "--out", "p", *POOL_OPTIONS)
     assert result.code == 0
-    assert result.err.startswith(f"Training 2 networks on {toy} on ") and "Directory: p" in result.err
+    assert result.err.startswith(f"Training 2 networks on {toy}\nDevice: ") and "Directory: p\n" in result.err
     assert result.out.splitlines()[-1].split() == ["all", str(len(NetworkPool.load("p").states))]
     assert repr(NetworkPool.load("p")).startswith("NetworkPool('p': 2 x convnet(width=8")
     assert list_files(tmp_path / "p") == ["0000.safetensors", "0001.safetensors", "pool.json"]

@@ -123,7 +123,7 @@ def test_an_experiment_holds_out_test_images_and_says_so(
 ) -> None:
     make_classes(tmp_path / "photos", "ab", count=5)
     result = condenset("paper", "sizes", "--dataset", "photos", "--scale", "tiny", "--ipc", 1, "--out", "a")
-    assert "(20% of the images are held out for the test)" in result.err
+    assert "20% of the images are held out for the test.\n" in result.err
     assert tomllib.loads(Path("a/experiment.toml").read_text())["test_share"] == 0.2
     assert condenset("resume", "a").code == 0
 

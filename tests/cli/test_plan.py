@@ -60,6 +60,17 @@ def test_plan_of_data_that_do_not_exist(condenset: CommandRunner) -> None:
     assert cost["disk_bytes"] > sum(job["set_bytes"] for job in cost["jobs"])
 
 
+def test_registered_datasets_need_no_download(condenset: CommandRunner) -> None:
+    options = (*TINY_NETWORK, "--method", "random", "--ipc", 1, "--nets", 1, "--json")
+    cost = json.loads(condenset("plan", "MNIST", *options).out)
+    assert (cost["dataset"], cost["num_classes"], cost["num_images"]) == ("mnist", 10, 60_000)
+    assert cost["image_shape"] == [1, 28, 28]
+    cost = json.loads(condenset("plan", "imagenet", "--size", 16, *options, "--no-evaluate").out)
+    assert (cost["num_images"], cost["image_shape"]) == (1_281_000, [3, 16, 16])
+    message = "nested has no effect on data that are not on this machine: leave it out"
+    assert condenset("plan", "imagenet", "--nested").error_line == message
+
+
 def test_presets_depend_on_the_name_and_the_size(condenset: CommandRunner) -> None:
     options = ("--classes", 2, "--images", 2, "--size", 64, *TINY_NETWORK, "--ipc", 1, "--no-evaluate", "--json")
     cost = json.loads(condenset("plan", "imagenet", *options).out)

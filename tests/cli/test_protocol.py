@@ -6,6 +6,7 @@ import json
 import tomllib
 from pathlib import Path
 
+from condenset import Protocol
 from helpers.command_line import TINY_NETWORK, CommandRunner, read_records
 from helpers.evaluations import evaluate, read_table
 
@@ -39,6 +40,13 @@ def test_a_small_whole_dataset_has_the_epochs_of_a_set(condenset: CommandRunner,
     options = ("--ipc", 1, "--method", "random", *TINY_NETWORK, "--protocol", "modern", "--dry-run", "--json")
     plan = json.loads(condenset("run", toy, *options).out)
     assert "modern protocol, 1500 epochs" in plan["whole dataset"]
+
+
+def test_the_help_says_that_the_paper_protocol_trains_one_epoch_more(condenset: CommandRunner) -> None:
+    assert Protocol(epochs=0).training_steps(10) == 1 and Protocol.modern(epochs=0).training_steps(10) == 0
+    for command in ("run", "evaluate", "plan", "paper"):
+        words = condenset(command, "--help").out.replace("│", " ").split()
+        assert "protocol trains one more, as the code of the paper does." in " ".join(words)
 
 
 def test_invalid_protocols_are_refused(condenset: CommandRunner, toy: Path) -> None:

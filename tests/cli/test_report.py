@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
 
+from condenset.engine import ComputeDevice
 from condenset.pipeline.report import run as report
+from condenset.runs.context import RunContext
 from helpers.command_line import TINY_EVALUATION, TINY_NETWORK, CommandRunner, read_files
 
 RUN = ("--ipc", 1, "--method", "random", *TINY_NETWORK, *TINY_EVALUATION, "--no-whole", "--out", "a")
@@ -84,6 +87,17 @@ def test_a_bug_in_the_report_does_not_hide_the_result(
     assert json.loads(condenset("status", "a", "--json").out)["state"] == "finished"
     with pytest.raises(KeyError):  # a traceback, to find the bug
         condenset("report", "a")
+
+
+def test_a_stop_while_the_report_is_written_is_not_a_bug(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*_: object) -> None:
+        run.stop_requested = signal.SIGINT
+        raise RuntimeError("stopped by a signal")
+
+    run = RunContext(compute=ComputeDevice.select("cpu"), directory=finished)
+    monkeypatch.setattr(report, "collect_content", stop)
+    with pytest.raises(RuntimeError):
+        report.write_run_report(run)
 
 
 def test_resume_writes_the_report_and_keeps_a_recent_one(

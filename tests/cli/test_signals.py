@@ -16,6 +16,7 @@ from condenset.__main__ import main as run_process
 from condenset.cli import main
 from condenset.cli.signals import SIGNALS, exit_on_signal
 from condenset.engine import ComputeDevice
+from condenset.io.metadata import CONFIG_MARK
 from condenset.runs.context import RunContext
 
 CODES = [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
@@ -157,7 +158,7 @@ def test_a_resumed_run_that_is_stopped_while_loading_prints_its_command(
     monkeypatch.setattr("condenset.pipeline.evaluation.run.resume_evaluation", stop)
     monkeypatch.chdir(tmp_path)
     Path("k 1").mkdir()
-    Path("k 1", f"{kind}.toml").touch()
+    Path("k 1", f"{kind}.toml").write_text(CONFIG_MARK)
     with pytest.raises(SystemExit) as exit_info:
         main(["resume", "k 1", "--dataset", "new", "--data-dir", "d", "--memory", "4GiB"])
     assert exit_info.value.code == 130

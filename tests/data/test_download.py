@@ -19,6 +19,7 @@ import pytest
 from condenset.data import DATASETS, download_dataset, download_file, load
 from condenset.data.datasets.mnist import IDX_FILES
 from condenset.data.sources import Download
+from condenset.errors import UserError
 from helpers.data_files import ExpectUserError, replace_dataset, write_cifar10, write_mnist
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*should have")  # the test files have few images
@@ -274,6 +275,23 @@ def test_download_dataset_errors(tmp_path: Path, user_error: ExpectUserError) ->
     (tmp_path / "cifar-10-batches-py").mkdir()
     with user_error("exists but is incomplete"):
         download_dataset("cifar10", tmp_path)
+
+
+def test_files_can_be_saved_by_hand(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_mnist(tmp_path / "source")
+    packed = [gzip.compress((tmp_path / "source" / file).read_bytes()) for file in IDX_FILES]
+    serve_dataset(server, monkeypatch, "mnist", list(zip(packed, DATASETS["mnist"].downloads, strict=True)))
+    server.files.clear()
+    with pytest.raises(UserError) as caught:
+        download_dataset("mnist", tmp_path / "data")
+    host = server.address.removeprefix("http://")
+    assert str(caught.value).startswith(f"the download of mnist from {host} failed: the server returned 404 Not Found;")
+    lines = [line.strip().split(" as ") for line in caught.value.details.splitlines()]
+    assert [url for url, _ in lines] == [download.url for download in DATASETS["mnist"].downloads]
+    for content, (_, path) in zip(packed, lines, strict=True):
+        Path(path).write_bytes(content)
+    download_dataset("mnist", tmp_path / "data")
+    assert len(load("mnist", data_dir=tmp_path / "data").train) == 40
 
 
 def test_download_is_synced_before_it_is_renamed(

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 import condenset as cs
-from condenset.data.packaged_sets import find_packaged_set
-from condenset.io.finished_sets import CHECKOUT, find_set_files
+from condenset.io.finished_sets import CHECKOUT, find_packaged_set, find_set_files
 
 SETS = sorted(path.stem for path in (CHECKOUT / "results" / "sets").glob("*.safetensors"))
 BUILD = "from setuptools.build_meta import build_wheel; build_wheel('wheels')"
@@ -35,6 +34,15 @@ def test_unknown_names() -> None:
     assert find_packaged_set(Path("something-else")) is None
 
 
+@pytest.mark.parametrize("name", ["set.safetensors", "sets/one", Path("one"), "file"])
+def test_paths_are_read_by_another_function(name: str | Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(cs.UserError, match=rf"by name: read '{name}' with cs.CondensedSet.load\(path\)"):
+        cs.load_condensed(name)  # type: ignore[arg-type]
+    (tmp_path / "mnist-dm-1").touch()
+    assert len(cs.load_condensed("mnist-dm-1")) == 10
+
+
 def test_files_take_precedence_over_names(tmp_path: Path) -> None:
     (tmp_path / "mnist-dm-1").touch()
     assert find_packaged_set(Path("mnist-dm-1")) is None
@@ -42,7 +50,8 @@ def test_files_take_precedence_over_names(tmp_path: Path) -> None:
 
 def test_without_the_package_the_error_has_the_install_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert find_set_files(tmp_path) == {}
-    monkeypatch.setattr("condenset.data.packaged_sets.find_set_files", dict)
+    for module in ("data.packaged_sets", "io.finished_sets"):
+        monkeypatch.setattr(f"condenset.{module}.find_set_files", dict)
     with pytest.raises(cs.UserError, match=r"pip install \./packages/condenset-sets"):
         cs.load_condensed("mnist-dm-1")
     assert find_packaged_set(Path("mnist-dm-1")) is None

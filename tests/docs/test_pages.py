@@ -41,6 +41,11 @@ def test_paragraphs_are_short(page: Path) -> None:
     assert long == []
 
 
+def test_readme_describes_methods_in_the_words_of_the_command() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (.*) \|$", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert rows == [(name, method.summary) for name, method in cs.METHODS.items()]
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_links_and_anchors_exist(page: Path) -> None:
     for link in list_links(page):

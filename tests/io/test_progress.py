@@ -238,6 +238,18 @@ def test_stop_request_is_prompt_and_saves_trained_networks(requested_in: str, tm
     assert display.num_updates == (1 if requested_in == "training" else num_networks)
 
 
+def test_a_bar_in_percent_has_no_rate(monkeypatch: pytest.MonkeyPatch, advance_clock: Callable[[float], None]) -> None:
+    terminal = use_terminal(monkeypatch)
+    bar = ProgressBar()
+    bar.start("writing the report", 100, unit="%")
+    bar.update(0.0)
+    advance_clock(10)
+    bar.update(25.0)
+    bar.bar.refresh()  # type: ignore[union-attr]
+    bar.stop()
+    assert "about 30 s remaining" in terminal.getvalue() and "/s" not in terminal.getvalue()
+
+
 def test_progress_in_percent(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], advance_clock: Callable[[float], None]
 ) -> None:

@@ -215,7 +215,7 @@ def test_images_per_class_may_differ() -> None:
     [
         ({"images": None}, "give classes=, images= and size= together, or a dataset"),
         ({"load_fields": {}}, "give classes=, images= and size= together, or a dataset"),
-        ({"load_fields": {"size": 8, "fit": "pad"}}, "fit has no effect on data that do not exist yet"),
+        ({"load_fields": {"size": 8, "fit": "pad"}}, "fit has no effect on data that are not on this machine"),
         ({"images": 1}, "ipc must be at most the size of every class"),
         ({"gpus": 0}, "gpus must be a whole number, 1 or more"),
     ],

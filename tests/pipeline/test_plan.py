@@ -108,6 +108,7 @@ def test_epochs_on_the_whole_dataset_imply_its_score() -> None:
     request = dataclasses.replace(RANDOM_AND_DM, protocol_fields=protocol_fields, whole_epochs=4)
     protocol, whole = protocols_of(plan_for(request))
     assert (protocol.epochs, whole.epochs, whole.num_networks) == (3, 4, 2)
+    assert plan_for(RunRequest(), plan_for(request)).whole == whole  # also of a config file
     without_whole = plan_for(dataclasses.replace(RANDOM_AND_DM, whole=False))
     assert plan_for(RunRequest(), without_whole).whole is None
     assert protocols_of(plan_for(RunRequest(whole_epochs=5), without_whole))[1].epochs == 5

@@ -10,6 +10,7 @@ from condenset.io.progress import NullProgress, format_duration
 from condenset.pipeline.plan import Plan
 from condenset.pipeline.remaining_time import CONDENSING, SCORING, RemainingTime, suggest_quick_options
 from helpers.plans import NETWORK, SPLITS, execute_in, make_tiny_plan
+from helpers.recording_engine import RecordingEngine
 
 QUICK = "; for a quick look, start a run with --no-whole"
 
@@ -37,12 +38,12 @@ def test_later_jobs_count_with_the_measured_speed(plan: Plan) -> None:
     low, high = 20 * (10 + 10 + 10) + whole_steps * 10, 20 * (10 + 20 + 20) + whole_steps * 60
     seconds, text = remaining(20, 10.0, 50.0)
     assert seconds == 50 + low  # the time of mmd is unknown
-    assert text == f"at least {format_duration(seconds)} remaining for this and the later jobs{QUICK}"
+    assert text == f"at least {format_duration(seconds)} remaining in total{QUICK}"
     remaining.begin("mmd-1", CONDENSING)
     low, high = low + 30 + 100 * 7, high + 30 + 200 * 7
     seconds, text = remaining(100, 7.0, 30.0)
     assert seconds == (low + high) / 2
-    assert text.startswith(f"{format_duration(low)} to {format_duration(high)} remaining for this and the later jobs;")
+    assert text.startswith(f"{format_duration(low)} to {format_duration(high)} remaining in total;")
     remaining.begin("random-2", SCORING)
     remaining(20, 12.0, 30.0)
     remaining.begin("mmd-2", SCORING)  # as long as random-2
@@ -86,16 +87,45 @@ def test_quick_options_are_those_that_shorten_the_run(plan: Plan) -> None:
     assert suggest_quick_options(quick) == ""
 
 
+class EstimateRecorder(NullProgress):
+    """Record the estimate at the start of every task, which takes 100 s per step and 1 s in total."""
+
+    def __init__(self) -> None:
+        self.estimates: dict[str, tuple[float, str] | None] = {}
+
+    def start(self, description: str, total: int | None, done: int = 0, *, unit: str = "") -> None:
+        self.estimates[description] = self.estimate_run(total, 100.0, 1.0) if self.estimate_run else None
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        return {description: estimate[0] for description, estimate in self.estimates.items() if estimate}
+
+
 def test_run_estimates_the_time_of_all_jobs(tmp_path: Path) -> None:
-    class Recorder(NullProgress):
-        """Record the estimate at the start of every task."""
-
-        def start(self, description: str, total: int | None, done: int = 0, *, unit: str = "") -> None:
-            assert self.estimate_run is not None
-            estimates[description] = self.estimate_run(total, 100.0, 1.0)[0]
-
-    estimates: dict[str, float] = {}
-    progress = Recorder()
+    progress = EstimateRecorder()
     execute_in(tmp_path, make_tiny_plan(), progress=progress)  # 2 networks of 2 steps
-    assert estimates == {"random-1: scoring": 401, "dm, 1 per class": 401, "dm-1: scoring": 1}
+    assert progress.seconds == {"random-1: scoring": 401, "dm, 1 per class": 401, "dm-1: scoring": 1}
     assert progress.estimate_run is None  # the report is not a job
+    (tmp_path / "results.json").unlink()
+    execute_in(tmp_path, make_tiny_plan(), progress=progress)
+    assert progress.estimates["random-1: scoring"] == (401, "about 7 min remaining in total")  # the set of dm exists
+
+
+def test_steps_are_those_of_the_tasks(tmp_path: Path) -> None:
+    protocol_fields = {"num_networks": 1, "epochs": 1, "batch_size": 2, "network": NETWORK}
+    recipe_fields = {"iterations": 1, "network": NETWORK, "partition": 2, "outer_steps": 3, "inner_epochs": 1}
+    plan = make_tiny_plan(
+        methods=("dc", "dm"), ipcs=(1, 2), recipe_fields=recipe_fields, protocol_fields=protocol_fields
+    )
+    progress = EstimateRecorder()
+    execute_in(tmp_path, plan, progress=progress)
+    # The jobs after dm-1: dc-2 has 3 steps on twice the images of dc-1, and dm-2 is learned with dm-1. Networks train
+    # for 2 epochs in batches of 2 images, on 4 images of dc-2 and on 16 that dm-2 decodes to.
+    assert progress.seconds["dm-1: scoring"] == 1 + 100 * (3 * (1 + 2) / 2 + 2 * (2 + 8))
+    assert progress.seconds["dm-2: scoring"] == 1  # nothing is left after it
+
+
+def test_an_engine_works_on_all_jobs_at_once(tmp_path: Path) -> None:
+    progress = EstimateRecorder()
+    execute_in(tmp_path, make_tiny_plan(), progress=progress, engine=RecordingEngine())
+    assert progress.seconds == {}

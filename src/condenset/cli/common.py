@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from condenset.cli.console import one_line_warnings, print_line
 from condenset.cli.signals import exit_on_signal
 from condenset.errors import UserError, check, format_names
+from condenset.io.dataset_names import NO_DATASET
 
 RESUME = "Resume with: "  # before the command that continues a run
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
@@ -29,8 +30,10 @@ def drop_unset(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def choose_dataset(dataset: str | None, train: str | None) -> str | None:
-    """Return the dataset, given as DATASET or as `--train`."""
+def choose_dataset(dataset: str | None, train: str | None, *, required: bool) -> str | None:
+    """Return the dataset, given as DATASET or as `--train`. If it is not required, it may be None."""
+    if required and dataset is None and train is None:
+        raise UserError(NO_DATASET)
     if dataset is not None and train is not None:
         raise UserError(
             f"DATASET and --train exclude each other, but got {dataset!r} and {train!r}: give one of the two"
@@ -39,12 +42,12 @@ def choose_dataset(dataset: str | None, train: str | None) -> str | None:
 
 
 def describe_hold_out(options: LoadOptions) -> str:
-    """Return a note on the images that are held out for the test, or nothing if there are none."""
+    """Return a line on the images that are held out for the test, or nothing if there are none."""
     from condenset.data.hold_out import format_share
 
     if options.test_share is None:
         return ""
-    return f" ({format_share(options.test_share)} of the images are held out for the test)"
+    return f"{format_share(options.test_share)} of the images are held out for the test."
 
 
 def parse_methods(values: list[str] | None, all_methods: Iterable[str]) -> tuple[str, ...]:
@@ -94,9 +97,10 @@ def check_overwrite(path: Path, *, overwrite: bool) -> None:
 
 def check_set_exists(file: Path) -> None:
     """Raise a UserError that names the other sets of the directory if a set file does not exist."""
-    names = sorted(path.name for path in file.parent.glob("*.safetensors"))
-    if names and not file.exists():
-        raise UserError(f"no such file: {file}; {file.parent} has {format_names(names, MAX_SET_NAMES)}")
+    if not file.exists():
+        names = sorted(path.name for path in file.parent.glob("*.safetensors"))
+        others = f"; {file.parent} has {format_names(names, MAX_SET_NAMES)}" if names else ""
+        raise UserError(f"no such file: {file}{others}")
 
 
 def resume_hint(directory: Path, **options: object) -> str:
@@ -108,9 +112,11 @@ def resume_hint(directory: Path, **options: object) -> str:
     return f"{RESUME}condenset resume {shlex.join(words)}"
 
 
-def announce(work: str, run: RunContext, directory: Path) -> None:
-    """Print what begins, on which device and in which directory."""
-    print_line(f"{work} on {run.compute.hardware}, {run.compute.precision}. Directory: {directory}", stderr=True)
+def announce(work: str, run: RunContext, directory: Path, notes: Iterable[str] = ()) -> None:
+    """Print what begins, notes that are not empty, the device and the directory, a line each."""
+    device = f"{run.compute.hardware}, {run.compute.precision}"
+    for line in (work, *filter(None, notes), f"Device: {device}. Directory: {directory}"):
+        print_line(line, stderr=True)
 
 
 @contextlib.contextmanager

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
+from pathlib import Path
 
 from condenset.errors import UserError
 from condenset.io.user_directories import data_directory
@@ -39,7 +40,7 @@ def complete_from(names: Iterable[str]) -> Completer:
 
 def complete_dataset(incomplete: str) -> list[str]:
     """Complete a dataset: a registered or an imported one. If there is none, the shell completes paths."""
-    return [name for name in (*DATASETS, *_plugins("datasets"), *_imported()) if name.startswith(incomplete)]
+    return [name for name in (*DATASETS, *list_plugins("datasets"), *list_imported()) if name.startswith(incomplete)]
 
 
 def complete_set(incomplete: str) -> list[str]:
@@ -51,12 +52,12 @@ def complete_set(incomplete: str) -> list[str]:
 
 def complete_methods(incomplete: str) -> list[str]:
     """Complete the last of several methods that are separated by commas."""
-    return _complete_last(incomplete, (*METHODS, *_plugins("methods"), "all"))
+    return _complete_last(incomplete, (*METHODS, *list_plugins("methods"), "all"))
 
 
 def complete_networks(incomplete: str) -> list[str]:
     """Complete the last of several networks that are separated by commas."""
-    return _complete_last(incomplete, (*NETWORKS, *_plugins("networks")))
+    return _complete_last(incomplete, (*NETWORKS, *list_plugins("networks")))
 
 
 def _complete_last(incomplete: str, names: Iterable[str]) -> list[str]:
@@ -64,17 +65,16 @@ def _complete_last(incomplete: str, names: Iterable[str]) -> list[str]:
     return [",".join((*others, name)) for name in names if name.startswith(last) and name not in others]
 
 
-def _plugins(kind: str) -> Iterator[str]:
-    """Yield the names that other packages add to a registry."""
+def list_plugins(kind: str) -> list[str]:
+    """Return the names that other packages add to a registry."""
     from importlib.metadata import entry_points  # slow to import
 
-    for entry_point in entry_points(group=f"condenset.{kind}"):
-        yield entry_point.name
+    return [entry_point.name for entry_point in entry_points(group=f"condenset.{kind}")]
 
 
-def _imported() -> list[str]:
+def list_imported(data_dir: Path | None = None) -> list[str]:
     """Return the names of the imported datasets."""
     with contextlib.suppress(OSError, UserError):
-        paths = (data_directory() / "imported").iterdir()
+        paths = (data_directory(data_dir) / "imported").iterdir()
         return sorted(path.name for path in paths if not path.name.startswith("."))
     return []

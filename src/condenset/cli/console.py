@@ -19,12 +19,12 @@ from condenset.cli.streams import ENCODING_ERRORS
 from condenset.errors import escape_controls
 
 
-def print_line(line: str = "", *, stderr: bool = False) -> None:
+def print_line(line: str = "", *, stderr: bool = False, end: str = "\n") -> None:
     """Print one line. Control characters are escaped: names in files from outside can contain any.
 
     All commands print through this function, `print_lines`, `print_json` or `print_table`.
     """
-    print(escape_controls(line), file=sys.stderr if stderr else sys.stdout, flush=stderr)
+    print(escape_controls(line), end=end, file=sys.stderr if stderr else sys.stdout, flush=stderr)
 
 
 def print_lines(text: str, *, stderr: bool = False) -> None:
@@ -272,16 +272,18 @@ def print_files(directory: Path, **files: str) -> None:
 
 @contextmanager
 def one_line_warnings() -> Iterator[None]:
-    """Print warnings to the user on one line without the position in the code."""
+    """Print warnings to the user on one line without the position in the code, each text once."""
     with warnings.catch_warnings():
-        default_show = warnings.showwarning
+        default_show, shown = warnings.showwarning, set[str]()
 
         def show(message: Warning | str, category: type[Warning], *args: Any, **kwargs: Any) -> None:
             if not issubclass(category, UserWarning):
                 default_show(message, category, *args, **kwargs)
                 return
             text = str(message).partition("\nException raised from")[0]  # the C++ stack trace of torch
-            print_line(f"condenset: warning: {' '.join(text.split())}", stderr=True)
+            if text not in shown:
+                shown.add(text)
+                print_line(f"condenset: warning: {' '.join(text.split())}", stderr=True)
 
         warnings.showwarning = show
         yield

@@ -13,6 +13,7 @@ from condenset.cli.help import HelpCommand, HelpGroup
 from condenset.cli.option_groups import NO_LOAD_FIELDS, LoadFields, add_load_options
 from condenset.cli.options import AsJson, DataDir, Overwrite
 from condenset.cli.signals import exit_on_signal
+from condenset.cli.startup import import_torch
 
 DatasetName = Annotated[
     str,
@@ -35,6 +36,8 @@ app = typer.Typer(cls=HelpGroup, help="List, download, check and import datasets
 @app.command("list", cls=HelpCommand)
 def list_command(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """List the datasets and whether they are available on this machine."""
+    import_torch()
+
     from condenset import data
 
     entries = data.list_datasets(data_dir)
@@ -52,6 +55,8 @@ def list_command(data_dir: DataDir = None, as_json: AsJson = False) -> None:
 @app.command("get", cls=HelpCommand)
 def get_command(name: DatasetName, data_dir: DataDir = None) -> None:
     """Download a dataset from its official source. An interrupted download is resumed."""
+    import_torch()
+
     from condenset import data
     from condenset.data.sources import require_registered_name
 
@@ -75,6 +80,8 @@ def check_command(
     The exit code is 2 if an image file is unreadable, unless --skip-bad is given, and if a class is too small for
     --test-share.
     """
+    import_torch(dataset=name, data_dir=data_dir)
+
     from condenset import data
     from condenset.data.folders.image_files import unreadable_error
     from condenset.errors import UserError
@@ -110,6 +117,8 @@ def import_command(
 
     An import of image files that was stopped or killed continues if the command is repeated.
     """
+    import_torch(dataset=source, data_dir=data_dir)
+
     from condenset import data
     from condenset.data.image_data import describe_images, one_line
     from condenset.data.import_journal import can_continue_import

@@ -32,6 +32,7 @@ from condenset.cli.option_groups import (
     add_load_options,
 )
 from condenset.cli.options import AsJson, Augment, DataDir, Device, Overwrite, Precision, expand_path
+from condenset.cli.startup import import_torch
 
 if TYPE_CHECKING:
     from condenset.pipeline.evaluation.config import EvaluationConfig
@@ -89,6 +90,8 @@ def evaluate_command(
     as_json: AsJson = False,
 ) -> None:
     """Train new networks on condensed sets and test them on real images."""
+    import_torch(sets=sets, dataset=dataset, data_dir=data_dir, config=config, out=out, overwrite=overwrite)
+
     from condenset.pipeline.evaluation.plan import EvaluationRequest
     from condenset.pipeline.evaluation.run import start_evaluation
 

@@ -11,6 +11,7 @@ from condenset.cli.common import check_overwrite, check_set_exists, drop_unset
 from condenset.cli.completion import DATASETS, FORMATS, complete_dataset, complete_from, complete_set
 from condenset.cli.console import print_line
 from condenset.cli.options import Overwrite, expand_path
+from condenset.cli.startup import import_torch
 from condenset.errors import UserError
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ def export_command(
     overwrite: Overwrite = False,
 ) -> None:
     """Write a set in a format that other programs read. Partitioned sets are written decoded."""
+    import_torch(sets=[path])
+
     from condenset.data.formats.table import FORMATS as SET_FORMATS
     from condenset.errors import check_choice
     from condenset.pipeline.sets import find_scores
@@ -112,6 +115,8 @@ def import_set_command(
     overwrite: Overwrite = False,
 ) -> None:
     """Read a set that another program wrote, and store it as a set file. No code in it is run."""
+    import_torch()
+
     from condenset.data.set_import import import_set
 
     constants = {"mean": _parse_numbers("--mean", mean), "std": _parse_numbers("--std", std)}

@@ -13,6 +13,7 @@ import typer
 from condenset.cli.completion import METHODS, complete_from
 from condenset.cli.console import print_json, print_line
 from condenset.cli.options import AsJson
+from condenset.cli.startup import import_torch
 
 SHOWN_IPC = 10  # some defaults depend on the images per class and on the image size
 SHOWN_SIZE = 32
@@ -30,6 +31,8 @@ def methods_command(
     as_json: AsJson = False,
 ) -> None:
     """List the methods, or print the settings of one method with their defaults."""
+    import_torch(methods=[name] if name else None)
+
     from condenset.methods.registry import METHODS as REGISTRY
     from condenset.methods.registry import describe_methods
 

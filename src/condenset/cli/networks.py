@@ -13,6 +13,7 @@ from condenset.cli.console import format_options, print_described, print_json, p
 from condenset.cli.help import HelpCommand, HelpGroup
 from condenset.cli.option_groups import NO_LOAD_FIELDS, LoadFields, add_load_options
 from condenset.cli.options import AsJson, DataDir, Device, Network, Precision, Seed, expand_path
+from condenset.cli.startup import import_torch
 from condenset.config import MAX_NETWORKS
 from condenset.errors import UserError, check_int
 
@@ -24,6 +25,8 @@ def networks_command(context: typer.Context, as_json: AsJson = False) -> None:
     """List the networks and their options with defaults, or train a pool of networks."""
     if context.invoked_subcommand:
         return
+    import_torch()
+
     from condenset.networks import describe_networks
 
     entries = describe_networks()
@@ -68,6 +71,8 @@ def train_pool_command(
     as_json: AsJson = False,
 ) -> None:
     """Train networks and store states at several accuracies, for the options pool and group of dm."""
+    import_torch(dataset=dataset, data_dir=data_dir)
+
     import torch
 
     from condenset import data

@@ -47,6 +47,7 @@ from condenset.cli.options import (
     Settings,
     TensorBoard,
 )
+from condenset.cli.startup import import_torch
 
 if TYPE_CHECKING:
     from condenset.experiments.config import ExperimentConfig
@@ -112,6 +113,8 @@ def paper_command(
     as_json: AsJson = False,
 ) -> None:
     """Repeat a table or figure of the paper, on its dataset or on another one."""
+    import_torch(dataset=dataset, data_dir=data_dir, out=out, overwrite=overwrite)
+
     from condenset import experiments
     from condenset.experiments.preview import preview_experiment
     from condenset.experiments.start import start_experiment
@@ -174,7 +177,7 @@ def experiment_session(
     """
     assert run.directory is not None
     work = f"Running the experiment {config.experiment} with {dataset or config.dataset} at the scale {config.scale}"
-    announce(work + describe_hold_out(config.load_options), run, run.directory)
+    announce(work, run, run.directory, [describe_hold_out(config.load_options)])
     hint = hint or resume_hint(run.directory, json=as_json, no_report=no_report)
     with in_terminal(run, hint, tensorboard=tensorboard):
         yield

@@ -32,6 +32,7 @@ from condenset.cli.options import (
     Train,
 )
 from condenset.cli.run import make_request
+from condenset.cli.startup import import_torch
 
 if TYPE_CHECKING:
     from condenset.pipeline.cost.estimate import CostEstimate, JobCost, StageCost
@@ -67,12 +68,16 @@ def plan_command(
 ) -> None:
     """Measure a few iterations (default: of dm) on this machine, and print time, memory and disk of the whole run.
 
-    With --classes, --images and --size, the dataset need not exist.
+    Registered datasets need not be downloaded. With --classes, --images and --size, the dataset need not exist.
     """
+    check_one_network(network)
+    has_sizes = classes is not None or images is not None
+    dataset = choose_dataset(dataset, train, required=not has_sizes)
+    import_torch(dataset=None if has_sizes else dataset, data_dir=data_dir, methods=methods)
+
     from condenset.io.progress import ProgressBar
     from condenset.pipeline.cost.run import estimate_cost
 
-    check_one_network(network)
     shared_fields = drop_unset(network=network, augment=augment)
     request = make_request(
         methods or ["dm"],
@@ -86,7 +91,7 @@ def plan_command(
         evaluate=evaluate,
         whole=False,
     )
-    data: dict[str, Any] = {"dataset": choose_dataset(dataset, train), "data_dir": data_dir, "load_fields": load_fields}
+    data: dict[str, Any] = {"dataset": dataset, "data_dir": data_dir, "load_fields": load_fields}
     compute = {"device": device, "precision": precision, "memory_limit": parse_memory_limit(memory_limit)}
     arguments = drop_unset(**data, **compute, classes=classes, images=images)
     print_cost(estimate_cost(request, gpus=gpus, progress=ProgressBar(), **arguments), as_json)

@@ -9,6 +9,8 @@ import typer
 
 from condenset.cli.console import print_line
 from condenset.cli.options import Overwrite, expand_path
+from condenset.cli.startup import import_torch
+from condenset.io.metadata import check_run_exists
 
 
 def report_command(
@@ -35,6 +37,10 @@ def report_command(
     ] = 0,
 ) -> None:
     """Write the HTML report of a run: one page with its result, images and charts, without network access."""
+    for directory in runs:
+        check_run_exists(directory)
+    import_torch()
+
     from condenset.pipeline.report.run import write_report
 
     print_line(str(write_report(runs, out, overwrite=overwrite, num_networks=num_networks)))

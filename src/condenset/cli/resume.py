@@ -19,7 +19,9 @@ from condenset.cli.options import AsJson, Report, ResumeDataDir, ResumeDevice, R
 from condenset.cli.paper import experiment_session, print_experiment
 from condenset.cli.run_display import print_report_path, print_run, run_session
 from condenset.cli.signals import exit_on_signal
+from condenset.cli.startup import import_torch
 from condenset.errors import UserError
+from condenset.io.metadata import check_run_exists
 
 if TYPE_CHECKING:
     from condenset.data.image_data import Splits
@@ -51,6 +53,8 @@ def resume_command(
 ) -> None:
     """Continue a run that was stopped or killed. The result is the same as without the stop."""
     changes = drop_unset(device=device, memory_limit=parse_memory_limit(memory_limit), data_dir=data_dir)
+    check_run_exists(directory)
+    import_torch()
     changes |= {"moved_to": dataset, "test_moved_to": test, "engine_fields": engine_fields}
     options = {"device": device, "memory": memory_limit, "dataset": dataset, "test": test, "data_dir": data_dir}
     display = {"per_class": per_class, "json": as_json, "no_report": not report}

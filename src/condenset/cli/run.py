@@ -57,6 +57,7 @@ from condenset.cli.options import (
     Train,
 )
 from condenset.cli.run_display import format_plan_command, print_report_path, print_run, run_session
+from condenset.cli.startup import import_torch
 from condenset.errors import UserError
 
 if TYPE_CHECKING:
@@ -108,6 +109,9 @@ def run_command(
 ) -> None:
     """Condense a dataset, score the sets and draw them (default methods: random and dm)."""
     check_one_network(network)
+    dataset = choose_dataset(dataset, train, required=config is None)
+    output = drop_unset(out=out, overwrite=overwrite)
+    import_torch(dataset=dataset, data_dir=data_dir, methods=methods, config=config, **output)
     shared_fields = drop_unset(network=network, augment=augment)  # of recipes and of the protocol
     request = make_request(
         methods or ([] if config else _default_methods(str(context.info_name))),
@@ -121,10 +125,10 @@ def run_command(
         whole=whole,
         whole_epochs=whole_epochs,
     )
-    data: dict[str, Any] = {"dataset": choose_dataset(dataset, train), "data_dir": data_dir, "load_fields": load_fields}
+    data: dict[str, Any] = {"dataset": dataset, "data_dir": data_dir, "load_fields": load_fields}
     data["engine_fields"] = engine_fields
     compute = {"seed": seed, "device": device, "precision": precision, "memory_limit": parse_memory_limit(memory_limit)}
-    arguments = drop_unset(**data, **compute, config=config, out=out, overwrite=overwrite, snapshots=snapshots)
+    arguments = drop_unset(**data, **compute, config=config, snapshots=snapshots) | output
     display = {"as_json": as_json, "per_class": per_class}
     _start(context, request, arguments, dry_run=dry_run, report=report, tensorboard=tensorboard, **display)
 
@@ -165,15 +169,18 @@ def condense_command(
 ) -> None:
     """Condense a dataset without scoring the set (default method: dm)."""
     check_one_network(network)
+    dataset = choose_dataset(dataset, train, required=config is None)
+    output = drop_unset(out=out, overwrite=overwrite)
+    import_torch(dataset=dataset, data_dir=data_dir, methods=methods, config=config, **output)
     fields = drop_unset(iterations=iterations, lr=lr, init=init, allow_fewer=allow_fewer, zca=zca)
     fields |= drop_unset(network=network, augment=augment)
     chosen_methods = methods or ([] if config else ["dm"])
     options: dict[str, Any] = {"schedule": schedule, "ipc_share": ipc_share, "evaluate": False}
     request = make_request(chosen_methods, ipcs, fields, settings, pool=str(pool or ""), **options)
-    data: dict[str, Any] = {"dataset": choose_dataset(dataset, train), "data_dir": data_dir, "load_fields": load_fields}
+    data: dict[str, Any] = {"dataset": dataset, "data_dir": data_dir, "load_fields": load_fields}
     data["engine_fields"] = engine_fields
     compute = {"seed": seed, "device": device, "precision": precision, "memory_limit": parse_memory_limit(memory_limit)}
-    arguments = drop_unset(**data, **compute, config=config, out=out, overwrite=overwrite, snapshots=snapshots)
+    arguments = drop_unset(**data, **compute, config=config, snapshots=snapshots) | output
     _start(context, request, arguments, dry_run=dry_run, as_json=as_json, tensorboard=tensorboard)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import shlex
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from condenset.cli.common import announce, describe_hold_out, in_terminal, resume_hint
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from condenset.pipeline.run import RunResult
     from condenset.runs.context import RunContext
 
+MAX_METHODS = 4  # that the first line names
 OUTPUT_FILES = {"picture": "grid.png", "chart": "chart.png", "sets": "sets", "results": "results.json"}
 
 
@@ -47,18 +49,13 @@ def run_session(
         no_report: The run writes no report.
         tensorboard: Write curves for TensorBoard.
     """
-    from condenset.data.ipc import format_ipc
     from condenset.pipeline.preview import advise_size
 
     assert run.directory is not None
-    methods = ", ".join(dict.fromkeys(job.method for job in plan.condense_jobs))
-    ipcs = list(dict.fromkeys(job.ipc for job in plan.condense_jobs))
-    size = "1 image" if ipcs == [1] else f"{', '.join(map(format_ipc, ipcs))} images"
-    work = f"Condensing {dataset or plan.dataset} to {size} per class with {methods}"
-    announce(work + describe_hold_out(plan.load_options), run, run.directory)
-    print_line(_describe_images(splits, has_test=plan.protocol is not None), stderr=True)
-    if advise and (advice := advise_size(plan, splits.train)):
-        print_line(advice, stderr=True)
+    notes = [_describe_images(splits, has_test=plan.protocol is not None), describe_hold_out(plan.load_options)]
+    if advise:
+        notes.append(advise_size(plan, splits.train))
+    announce(_describe_work(plan, dataset or plan.dataset), run, run.directory, notes)
     hint = hint or resume_hint(run.directory, per_class=per_class, json=as_json, no_report=no_report)
     with in_terminal(run, hint, tensorboard=tensorboard):
         yield
@@ -88,6 +85,17 @@ def format_plan_command(context: typer.Context, methods: Sequence[str], *, evalu
             words += [*flag, str(item)]
     words += ["--method", ",".join(methods), *([] if evaluate else ["--no-evaluate"])]
     return f"condenset plan {shlex.join(words)}"
+
+
+def _describe_work(plan: Plan, dataset: str) -> str:
+    """Return what a run does, in a line that is short enough for a terminal."""
+    from condenset.data.ipc import format_ipc
+
+    methods = list(dict.fromkeys(job.method for job in plan.condense_jobs))
+    ipcs = list(dict.fromkeys(job.ipc for job in plan.condense_jobs))
+    size = "1 image" if ipcs == [1] else f"{', '.join(map(format_ipc, ipcs))} images"
+    names = ", ".join(methods) if len(methods) <= MAX_METHODS else f"{len(methods)} methods"
+    return f"Condensing {Path(dataset).name} to {size} per class with {names}"
 
 
 def _describe_images(splits: Splits, *, has_test: bool) -> str:

@@ -12,6 +12,7 @@ from condenset.cli.common import check_overwrite, check_set_exists
 from condenset.cli.completion import complete_set
 from condenset.cli.console import print_json, print_line, print_table
 from condenset.cli.options import AsJson, Overwrite, expand_path
+from condenset.cli.startup import import_torch
 from condenset.errors import UserError, check
 
 if TYPE_CHECKING:
@@ -41,11 +42,13 @@ def show_command(
     as_json: AsJson = False,
 ) -> None:
     """Print what sets contain and how they were made, and draw their images."""
+    if out is not None:
+        check(out.suffix.lower() == ".png", "--out must name a .png file", str(out))
+    import_torch(sets=[path])
+
     from condenset.data.condensed_set import CondensedSet
     from condenset.pipeline.sets import find_sets, set_metadata, set_summary
 
-    if out is not None:
-        check(out.suffix.lower() == ".png", "--out must name a .png file", str(out))
     files = find_sets(path)
     check_set_exists(files[0])
     sets = [CondensedSet.load(file) for file in files]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict, Unpack, overload
 
@@ -18,7 +17,7 @@ from condenset.data.image_data import ImageData, Splits
 from condenset.data.lazy import Labels, Pixels, check_labels, make_image_data
 from condenset.data.options import LoadOptions
 from condenset.engine.defaults import torch_defaults
-from condenset.errors import UserError, check, format_names
+from condenset.errors import UserError, check, format_names, warn_user
 from condenset.io.progress import show_progress
 
 IMAGE_COLUMNS = ("image", "img")
@@ -160,7 +159,7 @@ def _number_labels(
     missing = [name for name in names if name not in used]
     if missing:
         count = f"{len(missing)} of the {len(names)} classes"
-        warnings.warn(f"{count} have no images and are left out: {format_names(missing, 5)}", stacklevel=3)
+        warn_user(f"{count} have no images and are left out: {format_names(missing, 5)}")
     return as_labels(texts, [name for name in names if name in used], len(labels))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -18,7 +17,7 @@ from condenset.data.image_data import ImageData, check_class_names, check_dense
 from condenset.data.lazy import Labels, Pixels, check_labels, make_image_data
 from condenset.data.options import LoadOptions
 from condenset.engine.defaults import torch_defaults
-from condenset.errors import UserError, check
+from condenset.errors import UserError, check, warn_user
 
 LAYOUT_RULE = "images must be (N, H, W), (N, H, W, C) or (N, C, H, W) with 1 or 3 channels"
 BLOCK_IMAGES = 1024  # images that are converted at a time
@@ -93,7 +92,7 @@ def as_pixels(images: Any) -> Pixels:
 def warn_about_binary_pixels(images: Pixels) -> None:
     """Warn if uint8 images have no other pixels than 0 and 1, which are both almost black."""
     if images.max(initial=0) == 1:
-        warnings.warn("all pixels are 0 or 1, but 255 is white: multiply by 255", stacklevel=4)
+        warn_user("all pixels are 0 or 1, but 255 is white: multiply by 255")
 
 
 def fit_pixels(images: Pixels, options: LoadOptions) -> Pixels:

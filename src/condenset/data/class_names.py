@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 import unicodedata
-import warnings
 from collections.abc import Iterable
 
 import numpy as np
 
 from condenset.data.file_scan import DatasetWarning
 from condenset.data.lazy import LazySplit
-from condenset.errors import UserError
+from condenset.errors import UserError, warn_user
 
 
 def sort_names(names: Iterable[str]) -> tuple[str, ...]:
@@ -49,7 +48,7 @@ def match_classes(split: LazySplit, names: tuple[str, ...], class_names: tuple[s
     if renamed:
         spelling = f"spells {len(renamed)} of {len(names)} class names in another case or Unicode form"
         example = f"such as {renamed[0][0]!r} for {renamed[0][1]!r}"
-        warnings.warn(f"{owner}: the test split {spelling}, {example}: they match", DatasetWarning, stacklevel=2)
+        warn_user(f"{owner}: the test split {spelling}, {example}: they match", DatasetWarning)
     labels = np.array([class_names.index(name) for name in matched])[split.labels]
     order = np.argsort(labels, kind="stable")
     return split.select(order, labels[order])

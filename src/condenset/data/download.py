@@ -7,6 +7,7 @@ import http.client
 import os
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,6 +26,19 @@ TIMEOUT_SECONDS = 30.0
 RETRY_CODES = (408, 425, 429)  # HTTP codes after which another attempt can succeed, besides every 5xx
 
 
+class DownloadError(UserError):
+    """A file cannot be downloaded because of the network or the server.
+
+    Args:
+        url: The address of the file.
+        reason: Why the download failed.
+    """
+
+    def __init__(self, url: str, reason: object) -> None:
+        super().__init__(f"cannot download {url}: {reason}; run the same command again to resume")
+        self.host, self.reason = urllib.parse.urlsplit(url).netloc, reason
+
+
 class _TransferError(Exception):
     """The connection failed, and another attempt can succeed."""
 
@@ -41,8 +55,14 @@ def download_dataset(name: str, data_dir: str | os.PathLike[str] | None = None, 
     target = directory / source.directories[0]
     if not source.downloads:
         raise UserError(f"{registered} cannot be downloaded: {source.instructions} {target}")
-    for download in source.downloads:
-        _download_and_unpack(download, directory, verbose)
+    try:
+        for download in source.downloads:
+            _download_and_unpack(download, directory, verbose)
+    except DownloadError as error:
+        hint = "run the command again to resume; without a connection, first save these files by hand"
+        files = [f"  {download.url} as {directory / download.path}" for download in source.downloads]
+        message = f"the download of {registered} from {error.host} failed: {error.reason}; {hint}:"
+        raise UserError(message, details="\n".join(files)) from None
     path = source.locate(directory)
     if path is None:
         raise UserError(f"the download of {registered} lacks {source.missing_files(target)[0]!r} in {target}")
@@ -120,8 +140,7 @@ def _download_with_retries(url: str, part: Path, size: int | None, verbose: bool
             except _TransferError as error:
                 failures = 1 if _bytes_on_disk(part) > before else failures + 1
                 if failures >= MAX_FAILURES:
-                    hint = "run the same command again to resume"
-                    raise UserError(f"cannot download {url}: {error}; {hint}") from None
+                    raise DownloadError(url, error) from None
             time.sleep(PAUSE_SECONDS * 2 ** (failures - 1))
 
 
@@ -172,7 +191,7 @@ def _send_request(request: urllib.request.Request, part: Path, received: int) ->
                 part.unlink(missing_ok=True)
                 raise _TransferError("the part on disk is longer than the file") from None
             if error.code < 500 and error.code not in RETRY_CODES:
-                raise UserError(f"cannot download {url}: the server returned {error.code} {error.reason}") from None
+                raise DownloadError(url, f"the server returned {error.code} {error.reason}") from None
             raise _TransferError(f"the server returned {error.code} {error.reason}") from None
     except urllib.error.URLError as error:
         reason = error.reason

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import warnings
 
 from condenset.data.file_scan import DatasetWarning
 from condenset.data.image_data import ImageData, Splits
 from condenset.data.lazy import Pixels
+from condenset.errors import warn_user
 
 MAX_BYTES = 1 << 30  # of images that are compared before a run; hashing them takes about a second
 
@@ -26,7 +26,7 @@ def warn_about_shared_images(splits: Splits) -> None:
     if num_shared:
         count = f"{num_shared:,} of the {len(test):,} test images"
         message = f"{train.name}: {count} have the pixels of a training image, so that accuracies are too high"
-        warnings.warn(f"{message}: remove them", DatasetWarning, stacklevel=3)
+        warn_user(f"{message}: remove them", DatasetWarning)
 
 
 def _count_shared(train: ImageData, test: ImageData) -> int:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import os
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +21,8 @@ from condenset.data.memmap import is_memmap, list_memmaps, memmap_directory, rea
 from condenset.data.npy_files import read_npz
 from condenset.data.options import FILE_OPTIONS, LoadOptions
 from condenset.data.sources import DATASETS, find_registered_name
-from condenset.errors import UserError, by_interface, check, check_path_encoding, check_type, option
+from condenset.errors import UserError, by_interface, check, check_path_encoding, check_type, option, warn_user
+from condenset.io.dataset_names import can_be_name, missing_dataset_error
 from condenset.io.metadata import holds_config
 from condenset.io.user_directories import absolute_path, data_directory, expand_user
 
@@ -53,7 +52,7 @@ def open_dataset(
     check_type(name_or_path, (str, os.PathLike), "a dataset must be a name or a path")
     text = os.fspath(name_or_path)
     check(text != "", "a dataset must be a name or a path", text)
-    can_be_name, registered = _can_be_name(name_or_path), registered_name(name_or_path)
+    is_name, registered = can_be_name(name_or_path), registered_name(name_or_path)
     dataset: LazyDataset | Splits
     if registered is not None:
         if download:
@@ -61,11 +60,11 @@ def open_dataset(
         lazy = _open_registered(registered, data_dir, options)
         _check_complete(lazy, registered, required=complete and not options.skip_bad)
         dataset, name = lazy, registered
-    elif can_be_name and is_memmap(memmap_directory(data_dir, text)):
+    elif is_name and is_memmap(memmap_directory(data_dir, text)):
         dataset, name = read_memmap(memmap_directory(data_dir, text)), text
     else:
         path = _to_path(text)
-        dataset, name = _open_path(path, data_dir, options, can_be_name), name_dataset(path.resolve())
+        dataset, name = _open_path(path, data_dir, options, is_name=is_name), name_dataset(path.resolve())
     check_size(dataset, name, options.size)
     return dataset, name
 
@@ -88,7 +87,7 @@ def absolute_dataset_path(dataset: PathLike, data_dir: PathLike | None) -> str:
 
 def is_known_name(dataset: PathLike, data_dir: PathLike | None) -> bool:
     """Return whether this is the name of a registered or an imported dataset, not a path."""
-    if not _can_be_name(dataset):
+    if not can_be_name(dataset):
         return False
     return registered_name(dataset) is not None or dataset in list_memmaps(data_directory(data_dir))
 
@@ -109,13 +108,7 @@ def _to_path(text: str) -> Path:
 
 def registered_name(name_or_path: PathLike) -> str | None:
     """Return the registered dataset that the user asks for, or None for any other name and for a path."""
-    return find_registered_name(os.fspath(name_or_path)) if _can_be_name(name_or_path) else None
-
-
-def _can_be_name(name_or_path: PathLike) -> bool:
-    if not isinstance(name_or_path, str):
-        return False
-    return not {"/", os.sep} & set(name_or_path) and name_or_path not in (".", "..", "~")
+    return find_registered_name(os.fspath(name_or_path)) if can_be_name(name_or_path) else None
 
 
 def _open_registered(name: str, data_dir: Path, options: LoadOptions) -> LazyDataset:
@@ -139,7 +132,7 @@ def _set_hint(path: Path) -> str:
     return by_interface(command_line=f"see 'condenset show {path}'", python="read a set with cs.CondensedSet.load")
 
 
-def _open_path(path: Path, data_dir: Path, options: LoadOptions, can_be_name: bool) -> LazyDataset | Splits:
+def _open_path(path: Path, data_dir: Path, options: LoadOptions, *, is_name: bool) -> LazyDataset | Splits:
     if path.is_dir():
         if holds_config(path):
             raise UserError(f"{path} contains a run, not a dataset; {_set_hint(path)}")
@@ -151,12 +144,7 @@ def _open_path(path: Path, data_dir: Path, options: LoadOptions, can_be_name: bo
     if path.exists():
         hint = f"; {_set_hint(path)}" if path.suffix == ".safetensors" else ""
         raise UserError(f"a dataset file must end in .npz, but got '{path}'{hint}")
-    if not can_be_name:
-        raise UserError(f"no such folder or file: {path}")
-    names = [*DATASETS, *list_memmaps(data_dir)]
-    nearest = difflib.get_close_matches(str(path).lower(), names, n=1)
-    hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
-    raise UserError(f"dataset must be one of {', '.join(names)} or a path that exists, but got '{path}'{hint}")
+    raise missing_dataset_error(path, [*DATASETS, *list_memmaps(data_dir)] if is_name else [])
 
 
 def check_size(dataset: LazyDataset | Splits, name: str, size: int | None) -> None:
@@ -176,7 +164,7 @@ def _check_complete(dataset: LazyDataset, name: str, *, required: bool) -> None:
     actual = " and ".join(map(str, counts))
     if required:
         raise UserError(f"{name} must have {expected}, but got {actual} in {dataset.source}")
-    warnings.warn(f"{name} should have {expected}, but has {actual} in {dataset.source}", stacklevel=4)
+    warn_user(f"{name} should have {expected}, but has {actual} in {dataset.source}")
 
 
 def choose_test(
@@ -211,7 +199,7 @@ def warn_about_unused(options: LoadOptions, dataset: LazyDataset, name: str) -> 
     unused = FILE_OPTIONS - dataset.used_options
     names = [option(field, value) for field, value in options.changed_fields().items() if field in unused]
     if names:
-        warnings.warn(f"options without effect on {name}: {', '.join(names)}", stacklevel=2)
+        warn_user(f"options without effect on {name}: {', '.join(names)}")
 
 
 def choose_lazy_test(dataset: LazyDataset, name: str, options: LoadOptions, data_dir: Path) -> LazyDataset:
@@ -228,7 +216,7 @@ def choose_lazy_test(dataset: LazyDataset, name: str, options: LoadOptions, data
 def _replace_test(dataset: LazyDataset, test: str, options: LoadOptions, data_dir: Path) -> LazyDataset:
     """Return a dataset with the images at the path `test` as its test split."""
     path = _to_path(test)
-    opened = _open_path(path, data_dir, options, can_be_name=False)
+    opened = _open_path(path, data_dir, options, is_name=False)
     if opened.test is not None:
         raise UserError(f"the test images must be one split, but {path} has several: name one of them")
     other = to_lazy_dataset(opened)

@@ -1,13 +1,17 @@
-"""The shape of a dataset that does not exist yet, to plan a run on it."""
+"""The shape of a dataset that does not exist yet or is not on this machine, to plan a run on it."""
 
 from __future__ import annotations
 
 import functools
+import os
 
 import torch
 
 from condenset.data.image_data import ImageData
+from condenset.data.opening import registered_name
+from condenset.data.sources import DATASETS
 from condenset.errors import check_int
+from condenset.io.user_directories import data_directory
 
 CHANNELS = 3
 MAX_CLASSES, MAX_IMAGES, MAX_SIZE = 2**24, 2**40, 2**14
@@ -25,23 +29,42 @@ class DatasetOutline(ImageData):
         return (len(self) // self.num_classes,) * self.num_classes
 
 
-def outline_dataset(name: str, num_classes: int, per_class: int, size: int) -> DatasetOutline:
-    """Return the outline of a dataset of colour images.
+def outline_dataset(name: str, num_classes: int, per_class: int, size: int, channels: int = CHANNELS) -> DatasetOutline:
+    """Return the outline of a dataset.
 
     Args:
         name: The name of the dataset, which presets depend on.
         num_classes: The number of classes.
         per_class: The images of each class.
         size: The image size in pixels.
+        channels: 1 for grey images, 3 for colour images.
     """
     num_classes, size = check_int("classes", num_classes, 1, MAX_CLASSES), check_int("size", size, 1, MAX_SIZE)
     num_images = num_classes * check_int("images", per_class, 1, MAX_IMAGES // num_classes)
     return DatasetOutline(
-        images=torch.zeros(1, CHANNELS, 1, 1, dtype=torch.uint8).expand(num_images, CHANNELS, size, size),
+        images=torch.zeros(1, channels, 1, 1, dtype=torch.uint8).expand(num_images, channels, size, size),
         labels=torch.zeros(1, dtype=torch.int64).expand(num_images),
         class_names=tuple(map(str, range(num_classes))),
-        mean=(0.5,) * CHANNELS,
-        std=(0.25,) * CHANNELS,
+        mean=(0.5,) * channels,
+        std=(0.25,) * channels,
         name=name,
         stored_fingerprint="outline",
     )
+
+
+def outline_missing(dataset: str | None, data_dir: str | os.PathLike[str] | None, size: int | None) -> ImageData | None:
+    """Return the outline of a registered dataset that is not on this machine, else None.
+
+    Args:
+        dataset: Name or path of a dataset.
+        data_dir: The directory of datasets, as for `load`.
+        size: The image size in pixels. None: that of the dataset.
+    """
+    name = registered_name(dataset) if dataset else None
+    if name is None:
+        return None
+    source = DATASETS[name]
+    if source.is_bundled or source.locate(data_directory(data_dir)):
+        return None
+    channels, own_size, _ = source.shape
+    return outline_dataset(name, source.num_classes, source.num_train // source.num_classes, size or own_size, channels)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
-from pathlib import Path
+import os
 
 from condenset.data.condensed_set import CondensedSet
 from condenset.errors import UserError, check_choice, check_type
@@ -40,20 +39,16 @@ def load_condensed(name: str) -> CondensedSet:
         >>> cs.load_condensed("cifar10-dm-10")
         CondensedSet(cifar10: 100 images of 3x32x32, 10 classes; dm, 10 per class)
     """
+    files = find_set_files()
+    if name not in files and _is_path(name):
+        raise UserError(f"load_condensed reads finished sets by name: read '{name}' with cs.CondensedSet.load(path)")
     check_type(name, str, "the name of a finished set must be text")
     check_choice("the name of a finished set", name, list_condensed())
-    return CondensedSet.load(find_set_files()[name])
+    return CondensedSet.load(files[name])
 
 
-def find_packaged_set(path: Path) -> Path | None:
-    """Return the file of a finished set that a command names in place of a path; None if it is another path.
-
-    Raises:
-        UserError: The path does not exist, but resembles the name of a finished set.
-    """
-    if path.exists() or len(path.parts) != 1 or path.suffix:
-        return None
-    sets = find_set_files()
-    if path.name not in sets and (nearest := difflib.get_close_matches(path.name, sets, n=1)):
-        raise UserError(f"no such file: {path}; did you mean the finished set {nearest[0]!r}?")
-    return sets.get(path.name)
+def _is_path(name: object) -> bool:
+    """Return whether a value is a path, not a name: it has a directory or the suffix of a set file, or exists."""
+    if not isinstance(name, str):
+        return isinstance(name, os.PathLike)
+    return os.path.basename(name) != name or name.endswith(".safetensors") or os.path.exists(name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from condenset.data.formats.table import FORMATS, find_format
 from condenset.data.image_data import check_channel_stats
 from condenset.data.sources import DATASETS, require_registered_name
 from condenset.data.transform import denormalize
-from condenset.errors import UserError, check, check_path, option
+from condenset.errors import UserError, check, check_path, option, warn_user
 from condenset.io.user_directories import expand_user
 
 NONE = "none"  # normalisation of images that are stored as pixels in 0..1
@@ -177,4 +176,4 @@ def _warn_about_range(images: torch.Tensor, file: Path) -> None:
     low, high = PIXEL_RANGE
     if float(((images < low) | (images > high)).float().mean()) > MAX_SHARE_OUTSIDE:
         values = f"{float(images.min()):.3g} to {float(images.max()):.3g}"
-        warnings.warn(f"the pixels of {file} are {values}, far from 0 to 1: check the normalisation", stacklevel=4)
+        warn_user(f"the pixels of {file} are {values}, far from 0 to 1: check the normalisation")

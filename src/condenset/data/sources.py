@@ -9,6 +9,7 @@ from pathlib import Path
 from condenset.data.lazy import LazyDataset
 from condenset.data.options import LoadOptions
 from condenset.errors import check_choice
+from condenset.io.dataset_names import normalize_name
 from condenset.registry import Registry
 
 
@@ -117,11 +118,7 @@ def register_dataset(source: DatasetSource) -> DatasetSource:
 
 def find_registered_name(name: str) -> str | None:
     """Return the registered name that matches, ignoring case, `-` and `_`, or None: CIFAR-10 matches cifar10."""
-    return {_normalize_name(registered): registered for registered in DATASETS}.get(_normalize_name(name))
-
-
-def _normalize_name(name: str) -> str:
-    return name.lower().replace("-", "").replace("_", "")
+    return {normalize_name(registered): registered for registered in DATASETS}.get(normalize_name(name))
 
 
 def require_registered_name(name: str) -> str:

@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 from condenset import kernels, networks
 from condenset.engine.device import ComputeDevice
+from condenset.errors import warn_user
 from condenset.networks.gradients import Forward as Forward
 from condenset.networks.layers import Block
 
@@ -44,7 +45,7 @@ def compile_or_fallback(function: Callable[P, R], compute: ComputeDevice) -> Cal
         except Exception as error:  # a missing compiler, an unsupported device and many more
             if fast is function:
                 raise
-            warnings.warn(f"running without the compiler, several times slower: {error}", stacklevel=2)
+            warn_user(f"running without the compiler, several times slower: {error}")
             fast = function
             return fast(*args, **kwargs)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from condenset import kernels
 from condenset.engine.device import ComputeDevice
+from condenset.errors import warn_user
 
 WARMUP_STEPS = 2  # after the first: libraries select their kernels, and the allocator settles
 
@@ -79,7 +79,7 @@ def _capture(
     except RuntimeError as error:  # some versions of libraries synchronise with the host
         torch.cuda.set_stream(current_stream)  # a failed capture leaves its own stream behind
         restore()
-        warnings.warn(f"running without a captured graph, several times slower: {error}", stacklevel=2)
+        warn_user(f"running without a captured graph, several times slower: {error}")
         return list(parts)
     restore()
     return [_replay(graph, part) for graph, part in zip(graphs, parts, strict=True)]

@@ -6,7 +6,6 @@ import contextlib
 import copy
 import itertools
 import os
-import warnings
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from condenset.engine.device import ComputeDevice
-from condenset.errors import UserError
+from condenset.errors import UserError, warn_user
 from condenset.io.bytesize import format_bytes
 from condenset.networks.building import build
 from condenset.networks.layers import Block
@@ -109,10 +108,9 @@ def estimate_memory(
 def num_classes_that_fit(estimate: MemoryEstimate, compute: ComputeDevice, memory_limit: int | None = None) -> int:
     """Return how many classes to process at once: enough to keep the device busy, within the memory limit."""
     if memory_limit is not None and estimate.total(1) > memory_limit:
-        warnings.warn(
+        warn_user(
             f"one class needs about {format_bytes(estimate.total(1))}, more than the memory limit of "
-            f"{format_bytes(memory_limit)}: processing one class at a time",
-            stacklevel=2,
+            f"{format_bytes(memory_limit)}: processing one class at a time"
         )
     num = _target_bytes(compute) // estimate.bytes_per_class  # the same for images in memory and on disk
     if memory_limit is not None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 
-from condenset.errors import check, check_int
+from condenset.errors import check, check_int, warn_user
 
 MAX_THREADS = 1024
 
@@ -48,10 +47,10 @@ def _is_possible(num: int, present: int) -> bool:
         return True
     if not _can_start(num):
         difference = f"it continues with {present}, and its results differ in their last digits"
-        warnings.warn(f"the run began with {num} CPU threads, which this system refuses: {difference}", stacklevel=4)
+        warn_user(f"the run began with {num} CPU threads, which this system refuses: {difference}")
         return False
     reason = f"as the run began, for the same result, but this machine has {cores} cores: it is slow"
-    warnings.warn(f"computing with {num} CPU threads, {reason}", stacklevel=4)
+    warn_user(f"computing with {num} CPU threads, {reason}")
     return True
 
 

@@ -96,6 +96,21 @@ def holds_config(directory: Path) -> bool:
         return any(_has_config_mark(path) for path in (directory / name for name in CONFIG_FILES) if path.is_file())
 
 
+def check_run_exists(directory: Path) -> None:
+    """Raise a UserError unless a directory contains a run, an evaluation or an experiment."""
+    if not directory.is_dir():
+        raise UserError(f"no such directory: {directory}")
+    if not holds_config(directory):
+        raise UserError(f"{directory} is not a run: give the directory of a run, an evaluation or an experiment")
+
+
+def check_no_run(directory: Path) -> None:
+    """Raise a UserError if a directory contains a run, which a new one would overwrite."""
+    if holds_config(directory):
+        options = f"resume it with 'condenset resume {directory}', choose another --out, or give --overwrite"
+        raise UserError(f"{directory} already contains a run: {options}")
+
+
 def _has_config_mark(path: Path) -> bool:
     with open_file(path) as file:
         return file.read(len(CONFIG_MARK)) == CONFIG_MARK.encode()

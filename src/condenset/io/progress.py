@@ -100,7 +100,7 @@ class ProgressBar(NullProgress):
         if ProgressBar._active is not self:
             return
         remaining_text = f"about {format_duration(remaining)} remaining" if remaining > 0 else ""
-        rate_text = self._format_rate(rate) if rate > 0 else ""
+        rate_text = self._format_rate(rate) if rate > 0 and self.unit != "%" else ""
         if self.bar is not None and self.task is not None:
             self.bar.update(self.task, completed=done, note=note, rate=rate_text, remaining=remaining_text)
         is_measured = rate > 0 and seconds > MIN_WORK_SECONDS

@@ -2,13 +2,14 @@
 
 import contextlib
 import importlib.util
-import warnings
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from condenset.errors import warn_user
 
 if importlib.util.find_spec("triton") is not None:
     import triton
@@ -98,7 +99,7 @@ def disable_kernels(*, blocks_only: bool = False) -> Iterator[None]:
 def disable_permanently(reason: str) -> None:
     """Use the PyTorch code for the rest of the process, and warn once."""
     if not _failures:
-        warnings.warn(f"running without custom kernels, several times slower: {reason}", stacklevel=2)
+        warn_user(f"running without custom kernels, several times slower: {reason}")
     _failures.add(reason)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Unpack
@@ -20,7 +19,7 @@ from condenset.engine.defaults import torch_defaults
 from condenset.engine.device import ComputeDevice
 from condenset.engine.memory import check_network_fits
 from condenset.engine.options import EngineOptions
-from condenset.errors import UserError, check, check_path
+from condenset.errors import UserError, check, check_path, warn_user
 from condenset.io.bytesize import parse_bytes
 from condenset.io.progress import make_progress
 from condenset.methods import Recipe, make_recipe, method_of
@@ -201,9 +200,8 @@ def evaluate(
         progress=make_progress(verbose),
     )
     if isinstance(train_set, CondensedSet) and is_made_from(train_set, test_set):
-        warnings.warn(
-            "the test images contain images that the set was made from: its accuracy is too high; give other images",
-            stacklevel=3,
+        warn_user(
+            "the test images contain images that the set was made from: its accuracy is too high; give other images"
         )
     engine_options = EngineOptions(engine=engine, address=address, gpus_per_worker=gpus_per_worker)
     with open_run_engine(engine_options, run.compute, verbose=verbose) as run.engine:

@@ -35,7 +35,7 @@ def execute_plan(plan: Plan, splits: Splits, run: RunContext) -> list[Record]:
         _condense_on_engine(plan, splits.train, run)
         if any(key not in records for key in keys):
             _score_on_engine(plan, splits, run)
-    remaining = _estimate_time(plan, splits.train, run, records)
+    remaining = _estimate_time(plan, splits.train, run, records)  # not of the engine, which works on all jobs at once
     for number, (key, job) in enumerate(zip(keys, plan.jobs, strict=True), start=1):
         if key in records and _has_set(plan, job, splits.train, run):
             continue
@@ -57,9 +57,7 @@ def _estimate_time(plan: Plan, data: ImageData, run: RunContext, records: Mappin
     """Return the estimate of the time of all jobs, and use it for the warning about a long run."""
     directory = run.directory
     condensed = {job.name for job in plan.condense_jobs if directory and plan.set_path(job, directory).exists()}
-    remaining = RemainingTime(plan, data, records, condensed)
-    if run.engine is None:  # an engine works on all jobs at once
-        run.progress.estimate_run = remaining
+    run.progress.estimate_run = remaining = RemainingTime(plan, data, records, condensed)
     return remaining
 
 

@@ -72,7 +72,7 @@ class RemainingTime:
         bounds = [self._bound(stage) for stage in later]
         low, high = (remaining + sum(pair[index] for pair in bounds) for index in (0, 1))
         seconds = low if high == math.inf else (low + high) / 2
-        scope = " for this and the later jobs" if later else ""
+        scope = " in total" if later else ""
         advice = f"; for a quick look, start a run with {self._quick_options}" if self._quick_options else ""
         return seconds, f"{_format_bounds(low, high)} remaining{scope}{advice}"
 

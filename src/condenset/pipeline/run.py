@@ -20,6 +20,7 @@ from condenset.engine.device import ComputeDevice
 from condenset.engine.options import EngineOptions
 from condenset.engine.tasks import Engine
 from condenset.errors import UserError
+from condenset.io.dataset_names import NO_DATASET
 from condenset.io.user_directories import absolute_path
 from condenset.pipeline.config import plan_to_toml, read_plan
 from condenset.pipeline.datasets import reload_data, relocate, resolve_load_options
@@ -176,7 +177,7 @@ def resume_run(
 def _resolve_settings(base: Plan | None, dataset: str | None, settings: dict[str, Any]) -> dict[str, Any]:
     """Return the settings of the plan: as given, else as in the config file, else the defaults."""
     if base is None and dataset is None:
-        raise UserError("no dataset: give a name ('condenset data list') or a path")
+        raise UserError(NO_DATASET)
     defaults: dict[str, Any] = {"data_dir": None, "snapshots": DEFAULT_SNAPSHOTS}
     from_config = {name: getattr(base, name) for name in CONFIG_SETTINGS} if base else {}
     resolved = {**defaults, **from_config, **_absolute_data_dir(settings)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,9 @@ import torch
 
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.ipc import format_ipc
-from condenset.data.packaged_sets import find_packaged_set
-from condenset.errors import UserError, format_names
+from condenset.errors import UserError, format_names, warn_user
 from condenset.io.bytesize import format_bytes
+from condenset.io.finished_sets import find_packaged_set
 from condenset.io.metadata import read_json
 from condenset.pipeline.config import read_plan
 from condenset.pipeline.results import RECORD_FIELDS, SCORE_FIELDS, is_record
@@ -55,7 +54,7 @@ def _find_run_sets(directory: Path) -> list[Path]:
         raise UserError(f"{directory} is an unfinished run without a set: {finish}")
     if len(files) < len(paths):
         counts = f"{len(files)} of {len(paths)} sets"
-        warnings.warn(f"{directory} is an unfinished run with {counts}: {finish}", stacklevel=3)
+        warn_user(f"{directory} is an unfinished run with {counts}: {finish}")
     return files
 
 

@@ -6,7 +6,6 @@ import contextlib
 import json
 import math
 import time
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
-from condenset.errors import UserError
+from condenset.errors import UserError, warn_user
 from condenset.io.directories import wrap_os_errors
 from condenset.io.files import write_tensors
 from condenset.io.metadata import read_tensor_file
@@ -122,7 +121,7 @@ def read_checkpoint(
     for name, tensor in state.items():
         tensor.copy_(tensors[name])
     if problem:
-        warnings.warn(f"{problem}: the job continues from the checkpoint before it (step {info.step})", stacklevel=3)
+        warn_user(f"{problem}: the job continues from the checkpoint before it (step {info.step})")
         with wrap_os_errors(path):
             previous_path(path).replace(path)
     return info

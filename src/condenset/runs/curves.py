@@ -8,12 +8,11 @@ import os
 import re
 import socket
 import time
-import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from condenset.errors import UserError, is_number
+from condenset.errors import UserError, is_number, warn_user
 from condenset.io.directories import wrap_os_errors
 from condenset.runs.context import RunContext
 
@@ -67,7 +66,7 @@ class CurveWriter:
             self._writer.flush()  # for TensorBoard, and because a kill loses the rest
         except OSError as error:
             self.close()
-            warnings.warn(f"the curves for TensorBoard end here: {error}", stacklevel=2)
+            warn_user(f"the curves for TensorBoard end here: {error}")
 
     def close(self) -> None:
         """Close the file."""
@@ -113,7 +112,7 @@ def record_curves(run: RunContext, *, requested: bool) -> Iterator[None]:
     try:
         check_tensorboard()
     except UserError as error:
-        warnings.warn(f"{error}; the curves do not continue", stacklevel=3)
+        warn_user(f"{error}; the curves do not continue")
         yield
         return
     with wrap_os_errors(directory):

@@ -22,7 +22,7 @@ from condenset.io.directories import (
     remove_temporary_files,
     wrap_os_errors,
 )
-from condenset.io.metadata import CONFIG_FILES, holds_config
+from condenset.io.metadata import CONFIG_FILES, check_no_run, holds_config
 from condenset.runs.context import RunContext
 from condenset.runs.identity import IDENTITY, RunIdentity, open_directory, open_run
 from condenset.runs.snapshots import SNAPSHOTS
@@ -143,8 +143,7 @@ def check_output_directory(out: Path | None, *, overwrite: bool) -> None:
     if not is_run_directory(out):
         raise UserError(f"{out} must be empty or a run directory, but contains other files: choose another --out")
     if not overwrite:
-        options = f"resume it with 'condenset resume {out}', choose another --out, or give --overwrite"
-        raise UserError(f"{out} already contains a run: {options}")
+        check_no_run(out)
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from typing import Any
 from condenset.errors import UserError, is_int, is_number
 from condenset.io.files import open_file, read_file
 from condenset.io.locks import is_locked
-from condenset.io.metadata import MAX_BYTES, holds_config
+from condenset.io.metadata import MAX_BYTES, check_run_exists
 from condenset.runs.events import EVENTS, is_fraction
 
 STATUS = "status.json"
@@ -69,10 +69,7 @@ def read_status(directory: Path) -> StatusReport:
     Raises:
         UserError: The directory does not contain a run.
     """
-    if not directory.is_dir():
-        raise UserError(f"no such directory: {directory}")
-    if not holds_config(directory):
-        raise UserError(f"{directory} is not a run: give the directory of a run, an evaluation or an experiment")
+    check_run_exists(directory)
     stored, now = _read_object(directory / STATUS), time.time()
     state = _find_state(directory, stored, now)
     started, updated = (_number(stored, name) for name in ("started", "updated"))

@@ -6,7 +6,6 @@ import dataclasses
 import json
 import math
 import os
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +20,7 @@ from condenset.data.split import train_val_split
 from condenset.engine import ComputeDevice
 from condenset.engine.defaults import torch_defaults
 from condenset.engine.options import EngineOptions
-from condenset.errors import UserError, check, check_path, check_path_encoding, check_type
+from condenset.errors import UserError, check, check_path, check_path_encoding, check_type, warn_user
 from condenset.io.directories import (
     ensure_writable,
     is_empty,
@@ -277,8 +276,7 @@ def _check_disjoint(train_set: CondensedSet | ImageData, train_split: ImageData)
     if isinstance(train_set, ImageData) and train_set.fingerprint == train_split.fingerprint:
         raise UserError("validation images must not be training images: cs.train_val_split returns separate parts")
     if isinstance(train_set, CondensedSet) and train_set.provenance.get("fingerprint") == train_split.fingerprint:
-        warnings.warn(
+        warn_user(
             "the set was condensed from images that include the validation images, which may favour networks that "
-            "memorise them: use cs.train_val_split(data.train), condense the first part, and give the second as data",
-            stacklevel=3,
+            "memorise them: use cs.train_val_split(data.train), condense the first part, and give the second as data"
         )

@@ -177,8 +177,10 @@ def test_empty_folders_are_rejected(tmp_path: Path, user_error: ExpectUserError)
         from_folder(tmp_path)
     make_classes(tmp_path, "a")
     (tmp_path / "cat").mkdir()
-    with user_error("empty class: no image in 'cat'"):
+    (tmp_path / "dog").mkdir()
+    with user_error("must have images in every class folder, but not in 'cat', 'dog': remove such folders"):
         from_folder(tmp_path)
+    (tmp_path / "dog").rmdir()
     save_image(tmp_path / "cat" / "0.png")
     with user_error("every class must have two images", "but 'cat' has one"):
         load(tmp_path, test_share=0.2)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -35,9 +34,12 @@ from condenset.data.folders.image_files import (
     warn_about_unreadable,
 )
 from condenset.data.options import LoadOptions
-from condenset.errors import UserError, option
+from condenset.errors import UserError, option, warn_user
 
+MAX_DECODED_FILES = 2_000  # to complete an error; in more, damaged files are found when the images are read
 MAX_RANGE_FILES = 64  # files of 16 bits whose values are read before the images
+
+ANY_SHAPE = TargetShape(3, 32, resize=True)  # to find out whether files can be decoded
 
 T = TypeVar("T")
 
@@ -90,9 +92,9 @@ def scan_files(
         return target, FileScan(paths)
     with filter_pillow_warnings():
         headers = _read_headers(paths, use_exif=target is None or target.use_exif)
-        if not headers.sizes or not options.skip_bad:
-            raise_first(headers.errors, all_failed=not headers.sizes)
-        target = target or _detect_target_shape(headers, options)
+        if not headers.sizes:
+            raise_first(headers.errors, all_failed=True)
+        target = target or _choose_target(paths, headers, options)
         reasons = {path: str(error) for path, error in headers.errors.items()}
         undecodable = dict[str, str]()
         if options.skip_bad:
@@ -104,6 +106,31 @@ def scan_files(
     warn_about_unreadable(unreadable)
     readable = [path for path in paths if path not in unreadable]
     return target, FileScan(readable, headers.modes - left_out.modes, headers.sizes - left_out.sizes, unreadable)
+
+
+def _choose_target(paths: Sequence[str], headers: HeaderSummary, options: LoadOptions) -> TargetShape:
+    """Return the target shape, or raise one error about all unreadable files and the wrong sizes."""
+    try:
+        target = _detect_target_shape(headers, options)
+    except UserError as error:
+        if not options.skip_bad:
+            _raise_unreadable(paths, headers, details=f"{error}\n{error.details}")
+        raise
+    if headers.errors and not options.skip_bad:
+        _raise_unreadable(paths, headers)
+    return target
+
+
+def _raise_unreadable(paths: Sequence[str], headers: HeaderSummary, details: str = "") -> None:
+    """Raise one error about all unreadable files, if there are any.
+
+    A small folder is decoded first to find the files that are damaged after the header.
+    """
+    errors = dict(headers.errors)
+    if len(paths) <= MAX_DECODED_FILES:
+        undecodable = _find_undecodable([path for path in paths if path not in errors], ANY_SHAPE)
+        errors |= {path: UnreadableImageError(reason) for path, reason in undecodable.items()}
+    raise_first({path: errors[path] for path in paths if path in errors}, all_failed=False, details=details)
 
 
 def _read_headers(paths: Sequence[str], *, use_exif: bool) -> HeaderSummary:
@@ -190,4 +217,4 @@ def _warn_about_range(paths: Sequence[str], rows: Sequence[int], white_level: in
         level = max(255, (1 << max(maxima).bit_length()) - 1)
         values = f"16-bit files have values up to {max(maxima)} only, but {white_level} is white"
         hint = f"give {option('white_level', level)} unless the images are meant to be dark"
-        warnings.warn(f"{values}; {hint}", stacklevel=3)
+        warn_user(f"{values}; {hint}")

@@ -17,7 +17,7 @@ from PIL import Image
 from condenset.data.file_scan import DatasetWarning
 from condenset.data.folders.image_decoding import GitLfsPointerError, TargetShape, UnreadableImageError, read_image
 from condenset.data.lazy import Pixels
-from condenset.errors import UserError, format_names, has_option, option
+from condenset.errors import UserError, format_names, has_option, option, warn_user
 
 MAX_NAMED_FILES = 5  # in an error message, after the first
 MAX_REASONS = 10  # why image files cannot be read, in the details of an error
@@ -40,7 +40,7 @@ def warn_about_unreadable(unreadable: Mapping[str, str], max_names: int = MAX_NA
     if unreadable:
         count = f"{len(unreadable)} unreadable image file{'s are' if len(unreadable) > 1 else ' is'} left out"
         message = f"{count}: {format_names(list(unreadable), max_names)}{hint}"
-        warnings.warn(message, UnreadableFilesWarning, stacklevel=3)
+        warn_user(message, UnreadableFilesWarning)
 
 
 def unreadable_error(unreadable: Mapping[str, str]) -> UserError:
@@ -56,7 +56,7 @@ def list_reasons(unreadable: Mapping[str, str]) -> str:
     return "\n".join([*unreadable.values()][:MAX_REASONS] + ["…"] * (len(unreadable) > MAX_REASONS))
 
 
-def raise_first(errors: Mapping[str, UserError], *, all_failed: bool) -> None:
+def raise_first(errors: Mapping[str, UserError], *, all_failed: bool, details: str = "") -> None:
     """Raise the error of the first file, if there is one, name further files and how to leave them out.
 
     Errors of readable files, such as a wrong white level, come first: leaving out the files would hide them.
@@ -64,6 +64,7 @@ def raise_first(errors: Mapping[str, UserError], *, all_failed: bool) -> None:
     Args:
         errors: The error of each file that failed.
         all_failed: No file is left, so that leaving out files does not help.
+        details: Lines to print below the message.
     """
     if not errors:
         return
@@ -72,7 +73,7 @@ def raise_first(errors: Mapping[str, UserError], *, all_failed: bool) -> None:
     is_damaged = isinstance(errors[first], UnreadableImageError) and not isinstance(errors[first], GitLfsPointerError)
     hint = f"; leave out unreadable files with {option('skip_bad', True)}"
     hint = hint if is_damaged and not all_failed and has_option("skip_bad") else ""
-    error = type(errors[first])(f"{errors[first]}{more}{hint}")
+    error = type(errors[first])(f"{errors[first]}{more}{hint}", details=details)
     if isinstance(error, UnreadableImageError):
         error.unreadable = {path: str(reason) for path, reason in errors.items()}
     raise error

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from condenset.data.class_names import sort_names
 from condenset.data.file_scan import DatasetWarning, show_scan_progress
-from condenset.errors import UserError, by_interface, format_names, has_option, option
+from condenset.errors import UserError, by_interface, format_names, has_option, option, warn_user
 from condenset.io.directories import wrap_os_errors
 
 JPEG_EXTENSIONS = (".jpg", ".jpeg", ".jfif")
@@ -42,7 +41,7 @@ def find_split_folders(root: Path, *, nested: bool = False) -> tuple[Path, Path 
         raise layout_error(root, f"has several training splits, {' and '.join(trains)}: rename or remove one")
     for name in names:
         if name.lower() in TEST_FOLDERS and not list_subfolders(root / name):
-            warnings.warn(f"{root}: {name!r} has no class folders and is not used", DatasetWarning, stacklevel=2)
+            warn_user(f"{root}: {name!r} has no class folders and is not used", DatasetWarning)
     if tests:
         same_name = [name for name in tests if name.lower() == tests[0].lower()]
         if len(same_name) > 1:
@@ -82,7 +81,7 @@ def list_classes(folder: Path, *, nested: bool = False) -> dict[str, list[str]]:
     for name in names:
         if name.lower() in SPLIT_NAMES - {*TRAIN_FOLDERS}:  # trains are a common class
             message = f"the folder {name!r} is read as a class: move it elsewhere if it is not one"
-            warnings.warn(f"{folder}: {message}", DatasetWarning, stacklevel=2)
+            warn_user(f"{folder}: {message}", DatasetWarning)
     classes, others = dict[str, list[str]](), list[str]()
     with show_scan_progress(f"listing the files of {folder.name}", len(names)) as advance:
         for name in sort_names(names):
@@ -90,9 +89,10 @@ def list_classes(folder: Path, *, nested: bool = False) -> dict[str, list[str]]:
             others += other_images
             advance(1)
     _warn_about_other_formats(folder, others)
+    if empty := [name for name, paths in classes.items() if not paths]:
+        rule = f"{folder} must have images in every class folder"
+        raise UserError(f"{rule}, but not in {format_names(empty, 5)}: remove such folders, or add images")
     for name, paths in classes.items():
-        if not paths:
-            raise UserError(f"{folder} has an empty class: no image in {name!r}")
         inner = sorted({os.path.dirname(path) for path in paths} - {str(folder / name)})
         if len(inner) > 1:
             examples = " and ".join(os.path.relpath(path, folder) for path in inner[:2])
@@ -147,7 +147,7 @@ def _warn_about_repeated_names(folder: Path, names: Iterable[str]) -> None:
     repeated = [same for same in paths.values() if len(same) > 1]
     if len(repeated) > 1:  # one name alone, such as a/images and b/images, is common
         rule = "folders of the same name in different folders are different classes"
-        warnings.warn(f"{folder}: {rule}: {format_names(repeated[0], 3)}", DatasetWarning, stacklevel=2)
+        warn_user(f"{folder}: {rule}: {format_names(repeated[0], 3)}", DatasetWarning)
 
 
 def _warn_about_other_formats(folder: Path, paths: Sequence[str]) -> None:
@@ -155,7 +155,7 @@ def _warn_about_other_formats(folder: Path, paths: Sequence[str]) -> None:
         suffixes = ", ".join(sorted({os.path.splitext(path)[1].lower() for path in paths}))
         count = f"{len(paths):,} image file{'s' * (len(paths) != 1)} left out"
         message = f"{folder}: {count}, because {suffixes} cannot be read: convert to JPEG or PNG"
-        warnings.warn(message, DatasetWarning, stacklevel=3)
+        warn_user(message, DatasetWarning)
 
 
 def list_subfolders(folder: Path) -> list[str]:
@@ -189,7 +189,7 @@ def find_images(folder: str) -> tuple[list[str], list[str]]:
                 links.append(entry.path)
     if links:
         names = format_names(sorted(links), 3)
-        warnings.warn(f"links to folders are not followed: {names}", DatasetWarning, stacklevel=2)
+        warn_user(f"links to folders are not followed: {names}", DatasetWarning)
     return sorted(paths), sorted(others)
 
 

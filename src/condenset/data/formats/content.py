@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +20,7 @@ METADATA = "metadata.json"  # in a directory
 MARK = "condenset"  # key of the metadata: version of the layout
 VERSION = 1
 RESERVED_NAMES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)  # of files on Windows
+MAX_NAME_BYTES = 100  # of a file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,11 +119,22 @@ def _check_version(metadata: dict[str, Any], path: Path) -> dict[str, Any]:
 
 
 def make_file_names(class_names: Sequence[str]) -> list[str]:
-    """Return a directory name for each class: the class names if all of them are portable, else numbers."""
-    is_portable = all(
-        re.fullmatch(r"\w[\w .()+,-]{0,99}", name) and not name.endswith((" ", ".")) and not RESERVED_NAMES.match(name)
-        for name in class_names
-    )
-    is_unique = len({name.casefold() for name in class_names}) == len(class_names)
-    digits = len(str(len(class_names) - 1))
-    return list(class_names) if is_portable and is_unique else [f"{i:0{digits}}" for i in range(len(class_names))]
+    """Return a different directory name for each class: its name, or its number if the name is not portable.
+
+    Names that differ only in case become numbers too. A number that is the name of another class gets a prefix.
+    """
+    counts, digits = Counter(map(str.casefold, class_names)), len(str(len(class_names) - 1))
+    names = []
+    for number, name in enumerate(class_names):
+        if not _is_portable(name) or counts[name.casefold()] > 1:
+            name = f"{number:0{digits}}"
+            while name in counts:
+                name = f"_{name}"
+        names.append(name)
+    return names
+
+
+def _is_portable(name: str) -> bool:
+    """Return whether every common file system accepts a file name."""
+    is_plain = re.fullmatch(r"\w[\w .()+,-]*", name) and not name.endswith((" ", "."))
+    return bool(is_plain) and len(name.encode()) <= MAX_NAME_BYTES and not RESERVED_NAMES.match(name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-import warnings
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 from condenset.data.formats.card import make_card
 from condenset.data.formats.content import METADATA, SetContent, add_metadata, read_directory_metadata
 from condenset.data.formats.png import encode_images
-from condenset.errors import UserError, check, format_error
+from condenset.errors import UserError, check, format_error, warn_user
 from condenset.io.files import check_memory, read_file
 
 INSTALL = "install it with: pip install 'condenset[hf]'"
@@ -64,7 +63,7 @@ def _make_distinct(names: Sequence[str]) -> list[str]:
             name = f"{name} ({number})"
         if name != original:
             text = f"class names of a Hugging Face dataset must differ: {original!r} is written as {name!r}"
-            warnings.warn(text, stacklevel=2)
+            warn_user(text)
         distinct.append(name)
     return distinct
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from condenset.data.image_data import ImageData
-from condenset.data.outline import outline_dataset
+from condenset.data.outline import outline_dataset, outline_missing
 from condenset.data.streamed_store import is_streamed
 from condenset.engine.device import ComputeDevice
 from condenset.errors import UserError, check_int, option, option_name
@@ -54,7 +54,8 @@ def estimate_cost(
 
     Args:
         request: Methods, sizes and options.
-        dataset: Name or path of the dataset. With `classes` and `images`: any name, which presets may depend on.
+        dataset: Name or path of the dataset. A registered one need not be on this machine. With `classes` and
+            `images`: any name, which presets may depend on.
         classes: Number of classes of a dataset that does not exist yet.
         images: Its images per class. Their size is `size` in `load_fields`.
         gpus: Number of devices to divide the run over.
@@ -64,10 +65,14 @@ def estimate_cost(
     """
     gpus = check_int("gpus", gpus, 1)
     if classes is None and images is None:
+        data = outline_missing(dataset, settings.get("data_dir"), load_fields.get("size"))
+    else:
+        data = _outline_data(dataset, classes, images, load_fields.get("size"))
+    if data is None:
         plan, splits = plan_run(request, dataset=dataset, load_fields=load_fields, **settings)
         data = splits.train
     else:
-        plan, data = _plan_outline(request, dataset, classes, images, load_fields, settings)
+        plan = _plan_outline(data, request, load_fields, settings)
     compute = ComputeDevice.select(plan.device, plan.precision)
     progress = progress or NullProgress()
     meter = _CostMeter(plan, data, compute, gpus, progress)
@@ -94,24 +99,22 @@ def estimate_cost(
     )
 
 
-def _plan_outline(
-    request: RunRequest,
-    dataset: str | None,
-    classes: int | None,
-    images: int | None,
-    load_fields: Mapping[str, Any],
-    settings: Mapping[str, Any],
-) -> tuple[Plan, ImageData]:
-    """Return the plan of a run on a dataset that does not exist yet, and the outline of the dataset."""
-    size = load_fields.get("size")
+def _outline_data(dataset: str | None, classes: int | None, images: int | None, size: int | None) -> ImageData:
+    """Return the outline of a dataset that does not exist yet."""
     if classes is None or images is None or size is None:
         names = f"{option('classes')}, {option('images')} and {option('size')}"
         raise UserError(f"give {names} together, or a dataset")
+    return outline_dataset(dataset or "data", classes, images, size)
+
+
+def _plan_outline(
+    data: ImageData, request: RunRequest, load_fields: Mapping[str, Any], settings: Mapping[str, Any]
+) -> Plan:
+    """Return the plan of a run on the outline of a dataset."""
     for name in load_fields.keys() - {"size"}:
-        raise UserError(f"{option_name(name)} has no effect on data that do not exist yet: leave it out")
-    data = outline_dataset(dataset or "data", classes, images, size)
+        raise UserError(f"{option_name(name)} has no effect on data that are not on this machine: leave it out")
     compute = ComputeDevice.select(settings.get("device"), settings.get("precision"))
-    plan = make_plan(
+    return make_plan(
         data,
         request,
         dataset=data.name,
@@ -119,7 +122,6 @@ def _plan_outline(
         precision=compute.precision,
         memory_limit=settings.get("memory_limit"),
     )
-    return plan, data
 
 
 class _CostMeter:

@@ -15,7 +15,7 @@ from condenset.data.image_data import ImageData
 from condenset.data.opening import is_known_name
 from condenset.data.options import LoadOptions
 from condenset.data.split import is_subset_source
-from condenset.errors import UserError, check, check_type, option
+from condenset.errors import UserError, check, check_type, option, warn_user
 from condenset.io.user_directories import absolute_path
 from condenset.pipeline.config import read_plan
 from condenset.pipeline.datasets import resolve_load_options
@@ -187,10 +187,9 @@ def _warn_about_changed_images(
     fingerprint = condensed.provenance.get("fingerprint")
     is_subset = is_subset_source(str(condensed.provenance.get("source")))
     if fingerprint and fingerprint != train_fingerprint and not is_subset:
-        warnings.warn(
+        warn_user(
             f"{file} was made from other training images than {source.dataset} has now: some of them may be among the "
-            "test images now",
-            stacklevel=4,
+            "test images now"
         )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
-from condenset.errors import UserError, option
+from condenset.errors import UserError, option, warn_user
 from condenset.pipeline.datasets import is_same_dataset
 from condenset.pipeline.evaluation.config import EvaluationSource
 from condenset.pipeline.evaluation.images import TestImageCache
@@ -43,9 +43,7 @@ def check_overlap(
     made_from_all = origin is None or origin.options.test_share is None
     if source.options.test_share is not None and made_from_all:
         raise UserError(f"{file} was made from all images of {source.dataset}, so that none can be held out: {other}")
-    warnings.warn(
-        f"the test images contain images that {file} was made from: its accuracy is too high; {other}", stacklevel=4
-    )
+    warn_user(f"the test images contain images that {file} was made from: its accuracy is too high; {other}")
     return True
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +13,7 @@ import torch
 from condenset import networks
 from condenset.augment import remove_unused_flip
 from condenset.data.opening import absolute_dataset_path
-from condenset.errors import option
+from condenset.errors import option, warn_user
 from condenset.io.user_directories import absolute_path
 from condenset.pipeline.config import read_plan
 from condenset.pipeline.datasets import resolve_load_options
@@ -167,11 +166,10 @@ def _common_network(sets: Sequence[OpenedSet]) -> str | None:
     if len(specs) <= 1:
         return next(iter(specs.values()), None)
     defaults = dict.fromkeys(make_protocol(name=item.test.name, size=item.test.size).network for item in sets)
-    warnings.warn(
+    warn_user(
         f"the sets have different networks ({', '.join(specs.values())}): all are scored on the default of their "
         f"dataset ({', '.join(defaults)}). Choose another with {option('network')}, or the network of each set with "
-        f"{option('network', OWN)}",
-        stacklevel=4,
+        f"{option('network', OWN)}"
     )
     return None
 
@@ -185,9 +183,8 @@ def _warn_about_other_protocols(
         run_fields = {name: value for name, value in _run_fields(opened).items() if name not in explicit}
         run_fields = without_overridden(run_fields, explicit)
         if differing := [name for name, value in run_fields.items() if fields[name] != value]:
-            warnings.warn(
+            warn_user(
                 f"the runs of the sets differ in {', '.join(differing)} of their protocols: all sets are scored by "
-                f"the default protocol. Choose one with {option('config')}",
-                stacklevel=4,
+                f"the default protocol. Choose one with {option('config')}"
             )
             return

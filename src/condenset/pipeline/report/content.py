@@ -15,7 +15,7 @@ from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData, Splits, one_line
 from condenset.errors import UserError, is_int, is_number
 from condenset.io.files import read_file
-from condenset.io.metadata import CONFIG_FILES, MAX_TOML_BYTES, holds_config
+from condenset.io.metadata import CONFIG_FILES, MAX_TOML_BYTES, check_run_exists
 from condenset.networks import to_embedding
 from condenset.pipeline.config import read_plan
 from condenset.pipeline.datasets import reload_data
@@ -52,10 +52,7 @@ def collect_content(directory: Path, splits: Splits | None = None) -> ReportCont
     Raises:
         UserError: The directory has no results, or a file is damaged.
     """
-    if not directory.is_dir():
-        raise UserError(f"no such directory: {directory}")
-    if not holds_config(directory):
-        raise UserError(f"{directory} is not a run: give the directory of a run, an evaluation or an experiment")
+    check_run_exists(directory)
     if (directory / "recipe.toml").is_file():
         return _collect_run(directory, splits)
     return _collect_records(directory)

@@ -6,14 +6,13 @@ import contextlib
 import dataclasses
 import os
 import shlex
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from condenset.config import MAX_NETWORKS
 from condenset.data.image_data import Splits
-from condenset.errors import UserError, check_int, check_path, option
+from condenset.errors import UserError, check_int, check_path, option, warn_user
 from condenset.io.directories import wrap_os_errors
 from condenset.io.files import write_file
 from condenset.io.progress import NullProgress, make_progress
@@ -98,7 +97,7 @@ def write_run_report(run: RunContext, splits: Splits | None = None) -> None:
             raise
         reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
         command = f"condenset report {shlex.quote(str(run.directory))}"
-        warnings.warn(f"there is no report: {reason}; write it with '{command}'", stacklevel=2)
+        warn_user(f"there is no report: {reason}; write it with '{command}'")
 
 
 @contextlib.contextmanager
