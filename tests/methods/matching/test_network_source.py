@@ -84,7 +84,7 @@ def test_sampler_reads_only_the_states_that_it_uses(sampler: str, epochs: list[i
 
 def test_experts_train_by_the_modern_protocol() -> None:
     protocol = expert_protocol(DATA, network=SPEC, epochs=6)
-    assert (protocol.schedule, protocol.total_epochs, protocol.batch_size) == ("modern", 6, 256)
+    assert (protocol.schedule, protocol.total_epochs, protocol.batch_size) == ("modern", 6, 64)
     assert (protocol.augment, protocol.cutmix, protocol.network) == ("color+crop", 0.5, SPEC)
 
 

@@ -29,7 +29,7 @@ from condenset.runs.context import RunContext
 from condenset.training.protocol import Protocol, training_protocol
 
 EPOCHS = 30
-EXPERT_BATCH_SIZE, EXPERT_AUGMENT = 256, "color+crop"
+EXPERT_AUGMENT = "color+crop"
 
 
 @torch_defaults()
@@ -99,8 +99,8 @@ def pool_protocol(data: ImageData, **fields: Any) -> Protocol:
 
 def expert_protocol(data: ImageData, *, network: str, epochs: int) -> Protocol:
     """Return the protocol of networks that calibrate images or are interpolated: the modern one with fewer epochs."""
-    fields = {"network": network, "epochs": epochs, "batch_size": EXPERT_BATCH_SIZE, "augment": EXPERT_AUGMENT}
-    return augment.remove_unused_flip(Protocol.modern(**fields), allow_hflip=data.allow_hflip)
+    protocol = Protocol.modern(network=network, epochs=epochs, augment=EXPERT_AUGMENT)
+    return augment.remove_unused_flip(protocol, allow_hflip=data.allow_hflip)
 
 
 def fill_pool(
