@@ -72,8 +72,8 @@ WholeEpochs = Annotated[
     int | None,
     typer.Option(
         metavar="NUMBER",
-        help="Training epochs on the whole dataset (default: 200; fewer for digits and small scales; in run and "
-        "compare, the epochs of a set if there are fewer than 1,280 images).",
+        help="Training epochs on the whole dataset (default: 200; fewer for digits and small scales; the "
+        "epochs of a set if there are fewer than 1,280 images).",
     ),
 ]
 Evaluate = Annotated[

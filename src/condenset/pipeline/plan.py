@@ -25,10 +25,9 @@ from condenset.methods.registry import check_method_memory
 from condenset.methods.sharding import check_divisible
 from condenset.pipeline.request import DEFAULT_IPC, RunRequest
 from condenset.runs.snapshots import MAX_SNAPSHOTS
-from condenset.training.protocol import Protocol, make_protocol, without_overridden
+from condenset.training.protocol import Protocol, is_large, make_protocol, without_overridden
 
 WHOLE = "whole"  # the name of the job that scores the whole dataset
-MIN_LARGE = 5 * Protocol.batch_size  # images; smaller datasets train for as many epochs as sets, to have as many steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,9 +248,10 @@ def _plan_whole_protocol(
     if not (by_default if request.whole is None else request.whole):
         return None
     config = without_overridden(_config_protocol(base, "whole"), request.whole_protocol_fields)
-    small = {"epochs": protocol.epochs} if len(data) < MIN_LARGE else {}
+    large = is_large(len(data))
+    small = {} if large else {"epochs": protocol.epochs}  # as many steps as on a set
     fields = {"network": protocol.network, **small, **config, **request.whole_protocol_fields}
-    whole = make_protocol(name=data.name, size=data.size, whole=True, **fields)
+    whole = make_protocol(name=data.name, size=data.size, whole=large, **fields)
     return remove_unused_flip(whole, allow_hflip=data.allow_hflip)
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import functools
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from condenset.errors import UserError
+from condenset.errors import UserError, warn_user
 from condenset.runs.checkpoint import all_finite
 from condenset.runs.context import RunContext
 from condenset.runs.loop import Interrupted
@@ -121,4 +120,4 @@ class TrainingCheckpoint:
             if stopping:
                 raise
             self._own_run.directory = None
-            warnings.warn(f"{error}: networks in training are lost if this run is stopped", stacklevel=2)
+            warn_user(f"{error}: networks in training are lost if this run is stopped")

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
-
 from condenset.data.class_selection import select_classes
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
-from condenset.errors import UserError, format_names, option
+from condenset.errors import UserError, format_names, option, warn_user
 
 MAX_NAMES = 3  # class names that a message lists
 
@@ -35,10 +33,9 @@ def align_classes(train_set: CondensedSet | ImageData, test_set: ImageData) -> I
         raise UserError(_describe_mismatch(train_set, test_set))
     dataset = train_set.name if isinstance(train_set, ImageData) else provenance.get("dataset", test_set.name)
     if dataset != test_set.name:
-        warnings.warn(
+        warn_user(
             f"the set was made from {dataset!r}, not from {test_set.name!r}, and their class names differ: the classes "
-            "are matched by position",
-            stacklevel=3,
+            "are matched by position"
         )
     return test_set
 

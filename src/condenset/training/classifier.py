@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +14,7 @@ from condenset.data.class_selection import select_classes
 from condenset.data.image_data import ImageData, check_image_data
 from condenset.data.transform import normalize
 from condenset.engine.defaults import torch_defaults
-from condenset.errors import UserError, check, check_type, format_names
+from condenset.errors import UserError, check, check_type, format_names, warn_user
 from condenset.training.model import max_test_batch
 
 
@@ -99,5 +98,5 @@ def select_test_images(test_set: ImageData | None, class_names: Sequence[str]) -
     missing = [name for name, count in zip(class_names, selected.class_counts, strict=True) if not count]
     if missing:
         share = f"{len(missing)} of {len(class_names)} classes"
-        warnings.warn(f"{share} have no test images and are left out: {format_names(missing, 10)}", stacklevel=3)
+        warn_user(f"{share} have no test images and are left out: {format_names(missing, 10)}")
     return selected

@@ -16,13 +16,13 @@ from condenset import networks
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
 from condenset.engine.memory import check_network_fits
-from condenset.errors import UserError, option
+from condenset.errors import UserError, option, warn_user
 from condenset.runs.context import RunContext
 from condenset.training.class_matching import align_classes
 from condenset.training.confusion import confusion_matrix
 from condenset.training.evaluation_tasks import run_on_engine
 from condenset.training.network_scoring import Evaluation
-from condenset.training.protocol import Protocol, check_ignored_options, make_protocol
+from condenset.training.protocol import Protocol, check_ignored_options, is_large, make_protocol
 from condenset.training.scores import Scores
 
 MAX_PARAMETERS = 100_000_000  # of a network that a set's file selects without the user; ResNet-18 has 11 million
@@ -43,7 +43,8 @@ def protocol_for(train_set: CondensedSet | ImageData, test_set: ImageData, **fie
     if isinstance(train_set, CondensedSet) and "network" not in fields:
         network = network_of_set(train_set) if train_set.step_sizes is None or fields.get("learned_steps") else None
         fields = {**fields, "network": network} if network else fields
-    return make_protocol(name=test_set.name, size=test_set.size, whole=isinstance(train_set, ImageData), **fields)
+    whole = isinstance(train_set, ImageData) and is_large(len(train_set))
+    return make_protocol(name=test_set.name, size=test_set.size, whole=whole, **fields)
 
 
 def network_of_set(train_set: CondensedSet) -> str | None:
@@ -125,10 +126,9 @@ def score_set(
     else:
         evaluation.run_all(evaluation.remaining, description)
     if evaluation.diverged:
-        warnings.warn(
+        warn_user(
             f"{len(evaluation.diverged)} of {num_networks} networks diverged, so that their accuracies do not describe "
-            "the set. Try a smaller lr.",
-            stacklevel=2,
+            "the set. Try a smaller lr."
         )
     return Scores(
         accuracies=tuple(evaluation.accuracies[net] for net in range(num_networks)),

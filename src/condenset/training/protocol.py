@@ -22,6 +22,7 @@ from condenset.errors import UserError, check, check_choice, option
 
 DIGITS = ("digits", 8)  # name and image size of the demonstration dataset, which has quick presets
 DIGITS_NETWORK = "convnet(width=64, depth=2)"
+MIN_STEPS_PER_EPOCH = 5  # of a large dataset
 SCHEDULES = ("paper", "modern", "constant")  # of the learning rate
 
 
@@ -158,7 +159,7 @@ def make_protocol(*, name: str, size: int, whole: bool = False, protocol: str = 
     Args:
         name: The name of the dataset, which may have a preset.
         size: The image size.
-        whole: Whether the networks train on a whole dataset, which needs fewer epochs than a condensed one.
+        whole: Whether the networks train on a large dataset, which needs fewer epochs than a condensed one.
         protocol: The name of the protocol, "paper" or "modern".
         fields: Fields of the protocol, which override those of the named one and the preset of the dataset.
     """
@@ -171,6 +172,11 @@ def make_protocol(*, name: str, size: int, whole: bool = False, protocol: str = 
     if "network" in fields:
         fields["network"] = networks.as_spec(fields["network"])
     return make_config(Protocol, "an option of the evaluation", {**preset, **fields})
+
+
+def is_large(num_images: int) -> bool:
+    """Return whether a whole dataset has many steps per epoch, so that it needs fewer epochs than a condensed set."""
+    return num_images >= MIN_STEPS_PER_EPOCH * Protocol.batch_size
 
 
 def without_overridden(fields: Mapping[str, Any], explicit: Mapping[str, Any]) -> dict[str, Any]:

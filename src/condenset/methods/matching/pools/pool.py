@@ -10,7 +10,6 @@ import contextlib
 import itertools
 import os
 import tempfile
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,7 +22,7 @@ from torch import Tensor, nn
 from condenset import networks
 from condenset.data.image_data import ImageData
 from condenset.engine import ComputeDevice
-from condenset.errors import UserError, by_interface, check, check_path_encoding, is_number
+from condenset.errors import UserError, by_interface, check, check_path_encoding, is_number, warn_user
 from condenset.io.directories import is_empty
 from condenset.io.files import json_hash, read_rows
 from condenset.io.metadata import read_json, read_tensor_metadata
@@ -179,7 +178,7 @@ class NetworkPool:
         rule = f"with a calibration, the classes must be those of the pool {self.directory} in the same order"
         check(not labels or metadata.get("class_names", names) == names, rule, names)
         if metadata.get("fingerprint", data.fingerprint) != data.fingerprint:
-            warnings.warn(f"the networks of {self.directory} were trained on other images than these", stacklevel=2)
+            warn_user(f"the networks of {self.directory} were trained on other images than these")
 
     def _full_network(self) -> nn.Module:
         shape = {key: self.metadata[key] for key in ("channels", "size", "num_classes")}
