@@ -12,8 +12,10 @@ from condenset.methods import METHODS, Method, make_recipe
 from condenset.methods.coresets import random
 from condenset.methods.matching import dm
 from helpers.reference_dm import tiny_data
+from helpers.tiny_recipes import FAMILY
 
 FAST = {"network": "mlp(width=4)", "batch_size": 4, "device": "cpu", "verbose": False}
+DIGITS_ITERATIONS = {**dict.fromkeys(FAMILY, 100), "dmplus": 200, "dc": 20, "dsa": 10, "dcc": 10, "dd": 75, "mtt": 20}
 
 
 def dm_fields(ipc: int = 10, name: str = "cifar10", size: int = 32, **options: Any) -> dict[str, Any]:
@@ -34,6 +36,13 @@ def test_paper_is_the_schedule_of_the_paper() -> None:
         assert make_recipe("dm", ipc=ipc, name="other", size=size, schedule="paper") == recipe
     digits = dm_fields(name="digits", size=8, schedule="paper")
     assert (digits["iterations"], digits["lr"], digits["average"], digits["batch_size"]) == (500, 1.0, 0.0, 64)
+
+
+@pytest.mark.parametrize("method", DIGITS_ITERATIONS)
+def test_a_comparison_on_digits_is_quick(method: str) -> None:
+    """A comparison of all methods on two cores takes less than 15 minutes."""
+    recipe: Any = make_recipe(method, ipc=10, name="digits", size=8)
+    assert recipe.iterations == DIGITS_ITERATIONS[method]
 
 
 @pytest.mark.parametrize("schedule", ["fast", "paper"])

@@ -23,6 +23,7 @@ from condenset.runs.context import RunContext
 
 ADAM_BETAS, ADAM_EPSILON = (0.9, 0.999), 1e-8
 REPEAT_NOISE = 0.1  # standard deviation, of normalised images
+MIN_PARTITION_SIZE = 16  # pixels; the parts of smaller images show too little
 NUM_LOSSES = 1024  # losses stored on the device until the loop reads them
 
 
@@ -63,6 +64,12 @@ def _describe_small_classes(small: list[tuple[int, int, str]]) -> str:
     names = ", ".join(f"{name!r} ({count})" for count, _, name in ordered[:MAX_NAMES])
     more = ", …" if len(ordered) > MAX_NAMES else ""
     return f"{ipcs} and {len(ordered)} classes have fewer training images, {names}{more}"
+
+
+def describe_job(*recipes: Recipe) -> str:
+    """Return the label of the progress bar, such as "dm, 1, 10 per class" for two sets that are learned at once."""
+    ipcs = ", ".join(format_ipc(recipe.ipc) for recipe in recipes)
+    return f"{method_of(recipes[0]).name}, {ipcs} per class"
 
 
 def class_labels(counts: list[int]) -> Tensor:
@@ -108,6 +115,16 @@ def initial_compact_images(store: ClassStore, init: str, seed: int, num: int, pa
     if init == "noise":
         return initial_images(store, init, seed, num)
     return encode_partition(initial_images(store, init, seed, num * partition**2), partition)
+
+
+def default_partition(size: int, max_factor: int = 2) -> int:
+    """Return the parts per side of images of a size: `max_factor`, or the largest smaller number that divides it.
+
+    Small images have one part.
+    """
+    if size < MIN_PARTITION_SIZE:
+        return 1
+    return next(factor for factor in range(max_factor, 0, -1) if size % factor == 0)
 
 
 def adam_step(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,8 @@ from condenset import networks
 from condenset.data.image_data import ImageData
 from condenset.engine.memory import images_per_pass
 from condenset.errors import UserError
-from condenset.io.directories import wrap_os_errors
-from condenset.io.files import json_hash, write_tensors
-from condenset.io.metadata import read_tensor_file
+from condenset.io.files import json_hash
+from condenset.methods.trained_files import describe_inputs, read_trained, write_trained
 from condenset.runs.context import RunContext
 from condenset.runs.loop import track_progress
 from condenset.training.checkpoint import TrainingCheckpoint
@@ -27,7 +25,7 @@ from condenset.training.model import max_test_batch
 from condenset.training.protocol import Protocol
 from condenset.training.trainer import Trainer
 
-Layout = dict[str, tuple[torch.dtype, tuple[int, ...]]]  # type and shape of tensors by name
+NOUN = "network"
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,13 +69,11 @@ def _load_or_train(
 ) -> ReferenceNetwork:
     network = networks.build(protocol.network, channels=data.channels, size=data.size, num_classes=data.num_classes)
     if path and path.exists():
-        tensors, seconds = _read(path, metadata, _layout(network, data))
+        tensors, seconds = read_trained(path, NOUN, metadata, _expected_tensors(network, data))
     else:
         tensors, seconds = _train(data, protocol, run, metadata)
         if path:
-            run.verify_identity()
-            with wrap_os_errors(path):
-                write_tensors(path, tensors, {"network": json.dumps(metadata | {"seconds": seconds})})
+            write_trained(path, NOUN, tensors, metadata, seconds, run)
             run.delete_checkpoint()  # of the training
     device = run.compute.device
     image_shape = (data.channels, data.size, data.size)
@@ -92,12 +88,7 @@ def training_metadata(data: ImageData, protocol: Protocol, run: RunContext) -> d
     return {
         **{key: value for key, value in dataclasses.asdict(protocol).items() if key != "num_networks"},
         "network": networks.canonical_spec(protocol.network, size=data.size),
-        "seed": run.seed,
-        "precision": run.compute.precision,
-        "fingerprint": data.fingerprint,
-        "mean": list(data.mean),
-        "std": list(data.std),
-        "allow_hflip": data.allow_hflip,
+        **describe_inputs(data, run),
         **({"zca": True} if data.whitening is not None else {}),
     }
 
@@ -134,23 +125,7 @@ def _train(
     return {"forgetting": forgetting.counts_N, **state}, seconds
 
 
-def _layout(network: nn.Module, data: ImageData) -> Layout:
-    """Return the type and shape of every tensor in the file of this network."""
-    state = {f"network.{name}": (tensor.dtype, tuple(tensor.shape)) for name, tensor in network.state_dict().items()}
-    return {"forgetting": (torch.int64, (len(data),)), **state}
-
-
-def _read(path: Path, metadata: dict[str, Any], layout: Layout) -> tuple[dict[str, Tensor], float]:
-    """Read tensors and seconds of a network; raise a UserError if it is not the one that `metadata` describes."""
-    hint = "delete it to train the network again"
-    tensors, stored = read_tensor_file(path, "network", "a network of condenset", hint=hint)
-    try:
-        seconds = float(stored.pop("seconds"))
-    except (KeyError, TypeError, ValueError, OverflowError):
-        raise UserError(f"{path} is not a network of condenset; {hint}") from None
-    if stored != metadata:
-        raise UserError(f"{path} is a network that was trained with other settings; {hint}")
-    stored_layout = {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()}
-    if stored_layout != layout or not all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
-        raise UserError(f"{path} does not contain the tensors of this network; {hint}")
-    return tensors, seconds
+def _expected_tensors(network: nn.Module, data: ImageData) -> dict[str, Tensor]:
+    """Return tensors with the names, types and shapes of those in the file of this network."""
+    state = {f"network.{name}": tensor for name, tensor in network.state_dict().items()}
+    return {"forgetting": torch.zeros(len(data), dtype=torch.int64), **state}

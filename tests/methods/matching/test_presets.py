@@ -66,13 +66,24 @@ def test_preset_learns(name: str) -> None:
     assert torch.equal(learned.labels, initial.labels)
 
 
-@pytest.mark.parametrize("method", ["idm", "m3d", "dsdm", "dance", "tgdd", "ncfm", "dmplus"])
-def test_digits_are_not_partitioned(method: str) -> None:
+@pytest.mark.parametrize("method", ["idm", "m3d", "dsdm", "dance", "tgdd", "ncfm", "dmplus", "idc"])
+def test_partition_depends_on_the_image_size(method: str) -> None:
+    """Parts of images below 16 pixels show too little, and the parts must divide the size."""
+    sizes = (8, 14, 15, 16, 27, 28, 32, 64, 75)
+    partitions = [make_recipe(method, ipc=10, name="own", size=size).partition for size in sizes]
+    assert partitions == [1, 1, 1, 2, 1, 2, 2, 2, 1]
     assert make_recipe(method, ipc=10, name="digits", size=8).partition == 1
-    assert make_recipe(method, ipc=10, name="own", size=32).partition == 2
 
 
-def test_partition_of_dmplus_divides_every_image_size() -> None:
-    for size in range(8, 66):
-        for ipc in (1, 10):
-            assert size % make_recipe("dmplus", ipc=ipc, name="own", size=size).partition == 0
+def test_partition_of_dmplus_for_one_image_per_class() -> None:
+    sizes = (8, 28, 32, 33, 34, 35, 64)
+    partitions = [make_recipe("dmplus", ipc=1, name="own", size=size).partition for size in sizes]
+    assert partitions == [1, 2, 4, 3, 2, 1, 4]
+
+
+def test_calibration_of_dmplus_falls_with_the_size_of_the_set_and_less_on_cifar100() -> None:
+    weights = {
+        name: [make_recipe("dmplus", ipc=ipc, name=name, size=32).calibration for ipc in (1, 10, 50)]
+        for name in ("cifar10", "cifar100")
+    }
+    assert weights == {"cifar10": [3.0, 1.0, 0.2], "cifar100": [3.0, 1.0, 0.6]}

@@ -18,8 +18,9 @@ import condenset as cs
 from condenset.engine import ComputeDevice
 from condenset.methods import DDRecipe, make_recipe
 from condenset.methods.common import class_labels
-from condenset.methods.unrolled import dd
-from condenset.methods.unrolled.dd import DatasetDistillation, clip_gradient, condense
+from condenset.methods.unrolled import base
+from condenset.methods.unrolled.base import clip_gradient
+from condenset.methods.unrolled.dd import DatasetDistillation, condense
 from condenset.methods.unrolled.unrolling import Gradients, differentiate_training
 from condenset.pipeline.sets import set_summary
 from condenset.runs.context import RunContext
@@ -185,7 +186,7 @@ def late_changes(monkeypatch: pytest.MonkeyPatch, factor: float) -> tuple[float,
         scale = factor if problem.clock == 10 else 1.0
         return Gradients(scale * gradients.loss, scale * gradients.images, scale * gradients.step_sizes_T)
 
-    monkeypatch.setattr(dd, "differentiate_training", differentiate)
+    monkeypatch.setattr(base, "differentiate_training", differentiate)
     history = []
     for _ in range(40):
         problem.step()

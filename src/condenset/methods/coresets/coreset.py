@@ -14,11 +14,9 @@ from torch.nn.functional import normalize
 from condenset.config import check_int_fields, check_positive_fields
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
-from condenset.data.ipc import format_ipc
-from condenset.methods.common import build_condensed_set, images_per_class
+from condenset.methods.common import build_condensed_set, describe_job, images_per_class
 from condenset.methods.recipe import TINY_NETWORK, Recipe
 from condenset.methods.reference_network import ReferenceNetwork, get_reference_network
-from condenset.methods.registry import method_of
 from condenset.runs.context import RunContext
 from condenset.runs.loop import track_progress
 from condenset.training.dataset import DeviceDataset
@@ -104,8 +102,7 @@ def select_coreset(
     indices_by_class = torch.argsort(data.labels, stable=True).to(device).split(data.class_counts)
     stream_ids = data.class_stream_ids or range(data.num_classes)
     selected = []
-    description = f"{method_of(recipe).name}, {format_ipc(recipe.ipc)} per class"
-    with track_progress(run, description, data.num_classes) as report:
+    with track_progress(run, describe_job(recipe), data.num_classes) as report:
         for stream_id, indices_N, num in zip(stream_ids, indices_by_class, counts, strict=True):
             candidates = ClassCandidates(stream_id, indices_N, num, dataset, network)
             selected.append(indices_N[select(candidates)])

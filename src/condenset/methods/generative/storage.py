@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from condenset.data.image_data import ImageData
-from condenset.errors import UserError
-from condenset.io.directories import wrap_os_errors
-from condenset.io.files import json_hash, write_tensors
-from condenset.io.metadata import read_tensor_file
+from condenset.io.files import json_hash
 from condenset.methods.generative.generators import ImageGenerator
 from condenset.methods.generative.recipe import GenerativeRecipe
 from condenset.methods.registry import method_of
+from condenset.methods.trained_files import describe_inputs, read_trained, write_trained
 from condenset.runs.context import RunContext
 
+NOUN = "generator"
 StoredGenerator = tuple[ImageGenerator, float]
 """A generator in evaluation mode, and the seconds of its training."""
 
@@ -39,9 +37,7 @@ def store_generator(
     """Keep a generator for the other sets of the run, and in the run directory if there is one."""
     metadata = _describe_training(data, recipe, run)
     if path := _path(metadata, run):
-        run.verify_identity()
-        with wrap_os_errors(path):
-            write_tensors(path, generator.state_dict(), {"generator": json.dumps(metadata | {"seconds": seconds})})
+        write_trained(path, NOUN, generator.state_dict(), metadata, seconds, run)
     run.cache[_name(metadata)] = generator, seconds
     return generator, seconds
 
@@ -51,12 +47,7 @@ def _describe_training(data: ImageData, recipe: GenerativeRecipe, run: RunContex
     return {
         "method": method_of(recipe).name,
         **recipe.training_fields(),
-        "seed": run.seed,
-        "precision": run.compute.precision,
-        "fingerprint": data.fingerprint,
-        "mean": list(data.mean),
-        "std": list(data.std),
-        "allow_hflip": data.allow_hflip,
+        **describe_inputs(data, run),
     }
 
 
@@ -72,18 +63,7 @@ def _read(
     path: Path, metadata: dict[str, Any], build: Callable[[], ImageGenerator], run: RunContext
 ) -> StoredGenerator:
     """Read a generator; raise a UserError if it is not the one that `metadata` describes."""
-    hint = "delete it to train the generator again"
-    tensors, stored = read_tensor_file(path, "generator", "a generator of condenset", hint=hint)
-    try:
-        seconds = float(stored.pop("seconds"))
-    except (KeyError, TypeError, ValueError, OverflowError):
-        raise UserError(f"{path} is not a generator of condenset; {hint}") from None
-    if stored != metadata:
-        raise UserError(f"{path} is a generator that was trained with other settings; {hint}")
     generator = build()
-    expected = {name: (tensor.dtype, tensor.shape) for name, tensor in generator.state_dict().items()}
-    layout = {name: (tensor.dtype, tensor.shape) for name, tensor in tensors.items()}
-    if layout != expected or not all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
-        raise UserError(f"{path} does not contain the tensors of this generator; {hint}")
+    tensors, seconds = read_trained(path, NOUN, metadata, generator.state_dict())
     generator.load_state_dict(tensors)
     return generator.to(run.compute.device).eval(), seconds

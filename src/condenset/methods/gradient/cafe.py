@@ -168,9 +168,9 @@ def condense(data: ImageData, recipe: CAFERecipe, run: RunContext) -> CondensedS
 
 
 def presets(ipc: int, dataset: str, size: int) -> dict[str, Any]:
-    """Return the quick settings for the digits; images that start from noise need a larger learning rate."""
+    """Return the quick settings for the digits; images that start from noise need more and larger steps."""
     quick = digits_presets(ipc, dataset, size)
-    return quick | {"lr": 0.5} if quick else {}
+    return quick | {"iterations": 20, "lr": 0.5} if quick else {}
 
 
 METHOD = dataclasses.replace(

@@ -12,13 +12,6 @@ from condenset.methods.registry import Method
 from condenset.training.protocol import DIGITS, DIGITS_NETWORK
 
 SMALL_IMAGE_STEPS = 1_000  # at the experiment scale `small`
-TINY = {
-    "network": TINY_NETWORK,
-    "iterations": 2,
-    "batch_size": 32,
-    "outer_steps": 2,
-    "inner_epochs": 1,
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,13 +30,13 @@ def digits_presets(ipc: int, dataset: str, size: int) -> dict[str, Any]:
     """Return the quick settings for the digits."""
     if (dataset, size) != DIGITS:
         return {}
-    return {"iterations": 20, "outer_steps": 10, "inner_epochs": 5, "batch_size": 64, "network": DIGITS_NETWORK}
+    return {"iterations": 10, "outer_steps": 10, "inner_epochs": 5, "batch_size": 64, "network": DIGITS_NETWORK}
 
 
 def presets(ipc: int, dataset: str, size: int) -> dict[str, Any]:
-    """Return the quick settings for the digits; images that start from noise need a larger learning rate."""
+    """Return the quick settings for the digits; images that start from noise need more and larger steps."""
     quick = digits_presets(ipc, dataset, size)
-    return quick | {"lr": 1.0} if quick else {}
+    return quick | {"iterations": 20, "lr": 1.0} if quick else {}
 
 
 def small_iterations(recipe: GradientMatchingRecipe) -> int:
@@ -58,7 +51,7 @@ METHOD = Method(
     summary="Gradient matching: learn images on which a network has the loss gradients of the real images.",
     presets=presets,
     ipc_defaults=default_loops,
-    tiny=TINY,
+    tiny={"network": TINY_NETWORK, "iterations": 2, "batch_size": 32, "outer_steps": 2, "inner_epochs": 1},
     small_iterations=small_iterations,
     classes_per_chunk=classes_per_chunk,
     supports_snapshots=True,

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from condenset.methods.gradient.chunks import classes_per_chunk
-from condenset.methods.gradient.dc import TINY, digits_presets, small_iterations
-from condenset.methods.gradient.gradient_matching import condense
-from condenset.methods.recipe import GradientMatchingRecipe, default_loops
-from condenset.methods.registry import Method
+from condenset.methods.gradient.dc import METHOD as DC
+from condenset.methods.gradient.dc import digits_presets
+from condenset.methods.recipe import GradientMatchingRecipe
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,15 +27,10 @@ def presets(ipc: int, dataset: str, size: int) -> dict[str, Any]:
     return digits_presets(ipc, dataset, size)
 
 
-METHOD = Method(
+METHOD = dataclasses.replace(
+    DC,
     name="dsa",
     recipe=DSARecipe,
-    condense=condense,
     summary="Gradient matching under an augmentation that real and synthetic images share.",
     presets=presets,
-    ipc_defaults=default_loops,
-    tiny=TINY,
-    small_iterations=small_iterations,
-    classes_per_chunk=classes_per_chunk,
-    supports_snapshots=True,
 )

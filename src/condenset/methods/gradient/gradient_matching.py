@@ -17,7 +17,6 @@ from condenset import augment, kernels, networks
 from condenset.data.class_store import ClassStore
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
-from condenset.data.ipc import format_ipc
 from condenset.data.partition import check_partition, decode_partition
 from condenset.engine import rng
 from condenset.engine.compile import compile_second_order, uses_custom_kernels
@@ -26,6 +25,7 @@ from condenset.methods.common import (
     NUM_LOSSES,
     build_condensed_set,
     class_labels,
+    describe_job,
     images_per_class,
     initial_compact_images,
     record_loss,
@@ -35,7 +35,6 @@ from condenset.methods.gradient.chunks import Chunk, classes_per_chunk, split_cl
 from condenset.methods.gradient.distance import Gradients, row_distance
 from condenset.methods.gradient.norms import BatchNormStatistics
 from condenset.methods.recipe import GradientMatchingRecipe
-from condenset.methods.registry import method_of
 from condenset.methods.samplers import sample_new_networks
 from condenset.networks.gradients import class_gradients, class_gradients_by_backward
 from condenset.runs.context import RunContext
@@ -64,8 +63,7 @@ def solve(
         labels, partition = class_labels(counts), problem.partition
         return build_condensed_set(problem.images_NCHW, labels, data, recipe, run, seconds, partition=partition)
 
-    description = f"{method_of(recipe).name}, {format_ipc(recipe.ipc)} per class"
-    return result(run_loop(run, problem.state, recipe.image_steps, problem.make_step, description, result))
+    return result(run_loop(run, problem.state, recipe.image_steps, problem.make_step, describe_job(recipe), result))
 
 
 class GradientMatching:

@@ -22,6 +22,7 @@ from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
 from condenset.data.partition import MAX_FACTOR, check_partition
 from condenset.engine.device import ComputeDevice
+from condenset.methods.common import default_partition
 from condenset.methods.gradient.dc import METHOD as DC
 from condenset.methods.gradient.dc import digits_presets
 from condenset.methods.gradient.distance import Gradients, squared_distance
@@ -33,7 +34,6 @@ from condenset.training.protocol import Protocol
 from condenset.training.trainer import Trainer
 
 TRAIN_BATCH, TRAIN_AUGMENT, CUTMIX = 64, "color+crop", 0.5
-MIN_PARTITION_SIZE = 16  # pixels; the parts of smaller images show too little
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,12 +129,11 @@ def check_recipe(data: ImageData, recipe: IDCRecipe, compute: ComputeDevice, mem
 
 def presets(ipc: int, dataset: str, size: int) -> dict[str, Any]:
     """Return no partition for small images, and quick settings for the digits."""
-    factor = 2 if size >= MIN_PARTITION_SIZE and size % 2 == 0 else 1
     quick = digits_presets(ipc, dataset, size)
     return {
-        "partition": factor,
+        "partition": default_partition(size),
         **quick,
-        **({"iterations": 10, "inner_epochs": 1, "train_images": 256} if quick else {}),
+        **({"inner_epochs": 1, "train_images": 256} if quick else {}),
     }
 
 

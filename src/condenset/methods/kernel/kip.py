@@ -17,7 +17,6 @@ from condenset.config import check_bool_fields, check_int_fields, check_positive
 from condenset.data.class_store import ClassStore
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
-from condenset.data.ipc import format_ipc
 from condenset.engine import rng
 from condenset.errors import check_choice
 from condenset.methods.common import (
@@ -25,6 +24,7 @@ from condenset.methods.common import (
     adam_step,
     build_condensed_set,
     class_labels,
+    describe_job,
     images_per_class,
     initial_images,
     record_loss,
@@ -100,8 +100,7 @@ def condense(data: ImageData, recipe: KIPRecipe, run: RunContext) -> CondensedSe
     counts = images_per_class(data, recipe)
     run.compute.reset_peak_memory()
     problem = KernelInducingPoints(data, recipe, run, counts)
-    description = f"kip, {format_ipc(recipe.ipc)} per class"
-    seconds = run_loop(run, problem.state, recipe.iterations, problem.make_step, description)
+    seconds = run_loop(run, problem.state, recipe.iterations, problem.make_step, describe_job(recipe))
     labels = targets_to_labels(problem.targets_NK) if recipe.learn_labels else class_labels(counts)
     return build_condensed_set(problem.images_NCHW, labels, data, recipe, run, seconds)
 

@@ -10,6 +10,7 @@ import dataclasses
 from dataclasses import dataclass
 
 from condenset.methods.matching.dm import METHOD as DM
+from condenset.methods.matching.dm import partitioned_presets
 from condenset.methods.matching.recipe import PARTITIONED_LR, PartitionedRecipe
 
 
@@ -28,6 +29,7 @@ METHOD = dataclasses.replace(
     recipe=DANCERecipe,
     variant_of="dm",
     summary="DANCE: partitioned images matched in interpolated networks and calibrated by trained ones.",
+    presets=partitioned_presets,
     ipc_defaults=lambda ipc: {"lr": PARTITIONED_LR * ipc},
     schedules={},
 )

@@ -20,7 +20,7 @@ from condenset.data.image_data import ImageData
 from condenset.data.partition import check_partition
 from condenset.engine.device import ComputeDevice
 from condenset.engine.memory import MemoryEstimate, count_features, default_memory_limit, num_classes_that_fit
-from condenset.methods.common import max_images_per_class
+from condenset.methods.common import default_partition, max_images_per_class
 from condenset.methods.matching.matcher import Matcher
 from condenset.methods.matching.memory import check_batch_norm_memory, estimate_matching_memory, peak_memory
 from condenset.methods.matching.network_source import (
@@ -210,14 +210,16 @@ def class_dependence(recipe: DMRecipe) -> str:
 
 
 def presets(ipc: int, dataset: str, size: int) -> dict[str, Any]:
-    """Return the paper's settings for large images, and quick settings for the digits.
-
-    Variants of dm do not partition the digits: a part of 4x4 pixels shows too little.
-    """
+    """Return the paper's settings for large images, and quick settings for the digits."""
     if (dataset, size) == DIGITS:
         pool = {"pool_size": 3, "pool_epochs": 10}
-        return {"iterations": 500, "batch_size": 64, "network": DIGITS_NETWORK, "partition": 1, **pool}
+        return {"iterations": _digits_iterations(ipc), "batch_size": 64, "network": DIGITS_NETWORK, **pool}
     return {"iterations": 10_000} if size >= 64 else {}
+
+
+def partitioned_presets(ipc: int, dataset: str, size: int) -> dict[str, Any]:
+    """Return the presets of variants with partitioned images: those of dm, and the partition for the image size."""
+    return {**presets(ipc, dataset, size), "partition": default_partition(size)}
 
 
 def fast_schedule(ipc: int, dataset: str, size: int) -> dict[str, Any]:
@@ -227,15 +229,20 @@ def fast_schedule(ipc: int, dataset: str, size: int) -> dict[str, Any]:
     values were chosen on training images that were held out; see docs/results/schedules.md.
     """
     if (dataset, size) == DIGITS:
-        few = ipc <= 10
-        return {"iterations": 100 if few else 200, "lr": float(ipc) if few else 0.4 * ipc, "average": 0.5}
+        lr = float(ipc) if ipc <= 10 else 0.4 * ipc
+        return {"iterations": _digits_iterations(ipc), "lr": lr, "average": 0.5}
     lr = max(1.0, min(ipc / 2, 5.0), ipc / 5)  # larger sets have a smaller loss
     return {"iterations": 1_400 if size >= 64 else 3_000, "lr": lr, "average": 0.5}
 
 
 def paper_schedule(ipc: int, dataset: str, size: int) -> dict[str, Any]:
-    """Return nothing: the presets are the settings of the paper."""
-    return {}
+    """Return more iterations for the digits. For other datasets, the presets are the settings of the paper."""
+    return {"iterations": 500} if (dataset, size) == DIGITS else {}
+
+
+def _digits_iterations(ipc: int) -> int:
+    """Return the iterations of the quick settings for the digits."""
+    return 100 if ipc <= 10 else 200
 
 
 METHOD = Method(

@@ -15,12 +15,11 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
+from condenset.methods.common import default_partition
 from condenset.methods.matching.dm import METHOD as DM
 from condenset.methods.matching.dm import presets as dm_presets
 from condenset.methods.matching.recipe import DMRecipe
 from condenset.training.protocol import DIGITS
-
-MIN_PARTITION_SIZE = 16  # pixels; the parts of smaller images show too little
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,13 +42,12 @@ def ipc_defaults(ipc: int) -> dict[str, Any]:
 
 
 def presets(ipc: int, dataset: str, size: int) -> dict[str, Any]:
-    """Return the partition for an image size, shorter runs for large images, and quick settings for the digits."""
-    factor = 1 if size < MIN_PARTITION_SIZE else 4 if ipc == 1 and size >= 32 else 2
-    while size % factor:
-        factor -= 1
+    """Return the partition for an image size, shorter runs for large images, and settings of single datasets."""
+    partition = default_partition(size, 4 if ipc == 1 and size >= 32 else 2)
+    calibration = {"calibration": max(0.6, 10 / ipc)} if dataset == "cifar100" and ipc > 10 else {}
     shorter: dict[str, Any] = {"iterations": 3_000, "pool_size": 5, "pool_epochs": 30} if size >= 64 else {}
-    quick = dm_presets(ipc, dataset, size) if (dataset, size) == DIGITS else {}
-    return {"partition": factor, **shorter, **quick}
+    quick = {**dm_presets(ipc, dataset, size), "iterations": 200} if (dataset, size) == DIGITS else {}
+    return {**calibration, **shorter, **quick, "partition": partition}
 
 
 METHOD = dataclasses.replace(

@@ -9,6 +9,7 @@ import dataclasses
 from dataclasses import dataclass
 
 from condenset.methods.matching.dm import METHOD as DM
+from condenset.methods.matching.dm import partitioned_presets
 from condenset.methods.matching.recipe import PARTITIONED_LR, PartitionedRecipe
 
 
@@ -26,6 +27,7 @@ METHOD = dataclasses.replace(
     recipe=DSDMRecipe,
     variant_of="dm",
     summary="DSDM: partitioned images matched by mean and covariance in trained networks.",
+    presets=partitioned_presets,
     ipc_defaults=lambda ipc: {"lr": PARTITIONED_LR * ipc},
     schedules={},
 )

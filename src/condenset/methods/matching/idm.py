@@ -9,6 +9,7 @@ import dataclasses
 from dataclasses import dataclass
 
 from condenset.methods.matching.dm import METHOD as DM
+from condenset.methods.matching.dm import partitioned_presets
 from condenset.methods.matching.recipe import DMRecipe
 
 
@@ -28,6 +29,7 @@ METHOD = dataclasses.replace(
     recipe=IDMRecipe,
     variant_of="dm",
     summary="IDM: partitioned images matched in a queue of networks that train on them.",
+    presets=partitioned_presets,
     ipc_defaults=lambda ipc: {"lr": 0.2 * ipc},
     schedules={},
 )

@@ -9,6 +9,7 @@ import dataclasses
 from dataclasses import dataclass
 
 from condenset.methods.matching.dm import METHOD as DM
+from condenset.methods.matching.dm import partitioned_presets
 from condenset.methods.matching.recipe import DMRecipe
 
 
@@ -27,6 +28,7 @@ METHOD = dataclasses.replace(
     recipe=M3DRecipe,
     variant_of="dm",
     summary="M3D: partitioned images matched under Gaussian kernels of several bandwidths.",
+    presets=partitioned_presets,
     ipc_defaults=lambda ipc: {"lr": 10.0 * ipc},
     schedules={},
 )

@@ -18,17 +18,15 @@ from condenset.data.batch_stream import BatchStream
 from condenset.data.class_store import ClassStore, ImageBatch
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
-from condenset.data.ipc import format_ipc
 from condenset.data.streamed_store import StreamedStore
 from condenset.engine import cuda_graph, rng
 from condenset.engine.compile import Forward
 from condenset.engine.memory import MemoryEstimate
-from condenset.methods.common import NUM_LOSSES, build_condensed_set, record_loss
+from condenset.methods.common import NUM_LOSSES, build_condensed_set, describe_job, record_loss
 from condenset.methods.matching.memory import max_classes_per_pass, real_images_per_pass
 from condenset.methods.matching.objectives import Objective
 from condenset.methods.matching.sets import Chunk, PaddingMask, Parametrization, SetGroup, SyntheticSets
 from condenset.methods.matching.streamed_step import capture_streamed_step
-from condenset.methods.registry import method_of
 from condenset.methods.samplers import NetworkSampler, make_loop_step
 from condenset.runs.context import RunContext
 from condenset.runs.loop import run_loop
@@ -229,7 +227,7 @@ class Matcher(ABC):
         def make_sets(seconds: float) -> list[CondensedSet]:
             return [result(index, seconds) for index in range(len(slices))]
 
-        description = f"{method_of(self.recipe).name}, {', '.join(map(format_ipc, ipcs))} per class"
+        description = describe_job(*(set_slice.recipe for set_slice in slices))
         description += ", images streamed" if self.memory.is_streamed else ""
         try:
             seconds = run_loop(run, self.state, self.recipe.iterations, self.make_step, description, make_sets)

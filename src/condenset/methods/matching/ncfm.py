@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from condenset.methods.matching.dm import METHOD as DM
-from condenset.methods.matching.dm import presets as dm_presets
+from condenset.methods.matching.dm import partitioned_presets
 from condenset.methods.matching.recipe import PARTITIONED_LR, PartitionedRecipe
 
 
@@ -27,7 +27,7 @@ class NCFMRecipe(PartitionedRecipe):
 
 def presets(ipc: int, dataset: str, size: int) -> dict[str, Any]:
     """Return quick settings for the digits: the frequencies take most of the time on a CPU."""
-    preset = dm_presets(ipc, dataset, size)
+    preset = partitioned_presets(ipc, dataset, size)
     return preset | {"objective": "characteristic(frequencies=256)"} if "network" in preset else preset
 
 

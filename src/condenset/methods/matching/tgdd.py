@@ -10,6 +10,7 @@ import dataclasses
 from dataclasses import dataclass
 
 from condenset.methods.matching.dm import METHOD as DM
+from condenset.methods.matching.dm import partitioned_presets
 from condenset.methods.matching.recipe import PARTITIONED_LR, PartitionedRecipe
 
 
@@ -26,6 +27,7 @@ METHOD = dataclasses.replace(
     recipe=TGDDRecipe,
     variant_of="dm",
     summary="TGDD: partitioned images matched in and calibrated by networks at all stages of their training.",
+    presets=partitioned_presets,
     ipc_defaults=lambda ipc: {"lr": PARTITIONED_LR * ipc, "calibration": 2.5 if ipc <= 10 else 0.5},
     schedules={},
 )

@@ -24,7 +24,6 @@ from condenset.config import check_positive_fields
 from condenset.data.class_store import ClassStore
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
-from condenset.data.ipc import format_ipc
 from condenset.engine import rng
 from condenset.engine.memory import images_per_pass
 from condenset.errors import check
@@ -33,6 +32,7 @@ from condenset.methods.common import (
     adam_step,
     build_condensed_set,
     class_labels,
+    describe_job,
     images_per_class,
     initial_images,
     record_loss,
@@ -83,8 +83,7 @@ def condense(data: ImageData, recipe: LDRecipe, run: RunContext) -> CondensedSet
     counts = images_per_class(data, recipe)
     run.compute.reset_peak_memory()
     problem = LabelDistillation(data, recipe, run, counts)
-    description = f"ld, {format_ipc(recipe.ipc)} per class"
-    seconds = run_loop(run, problem.state, recipe.iterations, problem.make_step, description)
+    seconds = run_loop(run, problem.state, recipe.iterations, problem.make_step, describe_job(recipe))
     labels_NK = soften_labels(problem.logits_NK, recipe.softness)
     return build_condensed_set(problem.images_NCHW, labels_NK, data, recipe, run, seconds)
 

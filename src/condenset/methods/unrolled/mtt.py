@@ -22,7 +22,6 @@ from condenset import augment
 from condenset.data.class_store import ClassStore
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
-from condenset.data.ipc import format_ipc
 from condenset.engine import rng
 from condenset.engine.cuda_graph import capture_step
 from condenset.engine.device import ComputeDevice
@@ -30,6 +29,7 @@ from condenset.methods.common import (
     NUM_LOSSES,
     build_condensed_set,
     class_labels,
+    describe_job,
     images_per_class,
     initial_images,
     record_loss,
@@ -59,8 +59,7 @@ def condense(data: ImageData, recipe: MTTRecipe, run: RunContext) -> CondensedSe
         learned: dict[str, Any] = {"pool": pool, "step_size": float(problem.step_size)}
         return build_condensed_set(problem.images_NCHW, problem.labels_N, data, recipe, run, seconds, **learned)
 
-    description = f"mtt, {format_ipc(recipe.ipc)} per class"
-    return result(run_loop(run, problem.state, recipe.iterations, problem.make_step, description, result))
+    return result(run_loop(run, problem.state, recipe.iterations, problem.make_step, describe_job(recipe), result))
 
 
 def load_or_train_experts(data: ImageData, recipe: MTTRecipe, run: RunContext) -> tuple[Tensor, dict[str, Any]]:

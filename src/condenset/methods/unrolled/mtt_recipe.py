@@ -134,7 +134,7 @@ def presets(ipc: int, dataset: str, size: int) -> dict[str, Any]:
     if (dataset, size) == DIGITS:
         return {
             "network": DIGITS_NETWORK,
-            "iterations": 40,
+            "iterations": 20,
             "steps": 10,
             "max_start_epoch": 10,
             "pool_size": 3,
