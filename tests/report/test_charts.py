@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.text import Text
 
 from condenset.methods import METHODS, Recipe, register_method
 from condenset.report import charts
@@ -16,6 +19,7 @@ from condenset.report.charts import (
     save_comparison,
     set_seconds_axis,
     set_title,
+    spread_heights,
 )
 
 pytestmark = pytest.mark.charts
@@ -62,6 +66,29 @@ def test_comparison_is_in_percent_and_reproducible(tmp_path: Path, monkeypatch: 
     (bar,) = axes.collections[0].get_segments()
     assert bar[:, 1].tolist() == pytest.approx([40, 60])
     assert b"<dc:date>" not in (tmp_path / "a.svg").read_bytes()
+
+
+def test_names_of_all_methods_are_visible_and_do_not_overlap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figures: list[Any] = []
+    monkeypatch.setattr(charts, "save_chart", lambda figure, path: figures.append(figure))
+    scores = {"accuracy_mean": 0.9, "accuracy_std": 0.1, "ipc": 1, "condense_seconds": 2.0}
+    save_comparison([{**scores, "method": method} for method in METHODS], "toy", tmp_path / "a.png")
+    canvas = FigureCanvasAgg(figures[0])
+    canvas.draw()
+    names = figures[0].axes[0].texts
+    boxes = [Text.get_window_extent(name, canvas.get_renderer()) for name in names]  # without the line to the point
+    assert {name.get_text() for name in names} == set(METHODS)
+    assert all(box.x0 >= 0 and box.x1 <= figures[0].bbox.width and box.y0 >= 0 for box in boxes)
+    boxes.sort(key=lambda box: box.y0)
+    assert all(lower.y1 - upper.y0 < 3 for lower, upper in itertools.pairwise(boxes))  # a box has a margin
+
+
+def test_heights_move_apart_as_far_as_needed() -> None:
+    assert spread_heights([0.1, 0.5, 0.9], 0.1) == [0.1, 0.5, 0.9]
+    assert spread_heights([0.5, 0.5, 0.6], 0.1) == pytest.approx([0.5, 0.6, 0.7])
+    assert spread_heights([0.98, 0.99, 1.0], 0.1) == pytest.approx([0.8, 0.9, 1.0])
+    assert spread_heights([0.5] * 3, 0.9) == pytest.approx([0.0, 0.5, 1.0])
+    assert spread_heights([], 0.1) == []
 
 
 def test_built_in_methods_have_different_colors() -> None:

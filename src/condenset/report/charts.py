@@ -21,6 +21,7 @@ MIN_SECONDS = 0.1  # shorter times are drawn here, because a logarithmic axis ha
 MARKERS = "osD^vP*X"
 MAX_LABEL_CHARACTERS = 50  # of all labels of the x axis together; longer ones are rotated
 CHARACTERS_PER_INCH = 11
+LABEL_POSITION, MIN_LABEL_GAP = 1.06, 0.04  # of the names of methods, as fractions of the width and height of a plot
 # Matplotlib's colours except gray, which marks the whole dataset.
 COLORS = [f"tab:{name}" for name in ("blue", "orange", "green", "red", "purple", "brown", "pink", "olive", "cyan")]
 COLORS += ["black"]
@@ -44,8 +45,9 @@ def save_comparison(records: Sequence[Record], dataset: str, path: Path) -> None
     methods = dict.fromkeys(record["method"] for record in set_records)
     sizes = dict.fromkeys(format_ipc(record["ipc"]) for record in set_records)
     markers = {size: MARKERS[number % len(MARKERS)] for number, size in enumerate(sizes)}
-    for method in methods:
-        _draw_method(axes, [record for record in set_records if record["method"] == method], markers)
+    by_method = {method: [record for record in set_records if record["method"] == method] for method in methods}
+    for method_records in by_method.values():
+        _draw_method(axes, method_records, markers)
     for record in records:
         if not record["ipc"]:
             _draw_bound(axes, record)
@@ -54,7 +56,8 @@ def save_comparison(records: Sequence[Record], dataset: str, path: Path) -> None
     set_seconds_axis(axes, [total_seconds(record) for record in set_records], MIN_SECONDS)
     axes.set_ylabel("test accuracy, %")
     set_title(figure, dataset)
-    figure.legend(loc="outside right center")  # labels next to the points would overlap
+    figure.legend(loc="outside lower center", ncols=4)
+    _name_methods(axes, by_method)
     save_chart(figure, path)
 
 
@@ -67,8 +70,42 @@ def _draw_method(axes: Axes, records: Sequence[Record], markers: Mapping[str, st
     axes.plot(seconds, means, "-", color=color, linewidth=0.7, alpha=0.5)
     for record, x, y, std in zip(records, seconds, means, stds, strict=True):
         axes.errorbar(x, y, yerr=std, fmt=markers[format_ipc(record["ipc"])], color=color, capsize=2)
-    label = method + (" (sizes at once)" if any("together" in record for record in records) else "")
-    axes.plot([], [], "-", color=color, linewidth=4, label=label)
+
+
+def _name_methods(axes: Axes, by_method: Mapping[str, Sequence[Record]]) -> None:
+    """Write the methods to the right of the plot, by accuracy, each with a line to its most accurate point."""
+    best = {method: max(records, key=lambda record: record["accuracy_mean"]) for method, records in by_method.items()}
+    order = sorted(best, key=lambda method: best[method]["accuracy_mean"])
+    points = [(max(total_seconds(best[method]), MIN_SECONDS), 100 * best[method]["accuracy_mean"]) for method in order]
+    to_axes = axes.transData + axes.transAxes.inverted()
+    heights = spread_heights([to_axes.transform(point)[1] for point in points], MIN_LABEL_GAP)
+    for method, point, height in zip(order, points, heights, strict=True):
+        color = method_color(method)
+        together = " (sizes at once)" if any("together" in record for record in by_method[method]) else ""
+        axes.annotate(
+            method + together,
+            point,
+            (LABEL_POSITION, height),
+            textcoords="axes fraction",
+            color=color,
+            fontsize="small",
+            verticalalignment="center",
+            annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "color": color, "linewidth": 0.5, "alpha": 0.6, "relpos": (0, 0.5)},
+        )
+
+
+def spread_heights(heights: Sequence[float], gap: float) -> list[float]:
+    """Move ascending heights from 0 to 1 apart, so that neighbours differ by `gap`, or by what fits."""
+    gap = min(gap, 1 / max(len(heights) - 1, 1))
+    spread: list[float] = []
+    for height in heights:
+        spread.append(max(height, spread[-1] + gap) if spread else max(height, 0.0))
+    limit = 1.0
+    for index in reversed(range(len(spread))):
+        spread[index] = min(spread[index], limit)
+        limit = spread[index] - gap
+    return spread
 
 
 def _draw_bound(axes: Axes, record: Record) -> None:
