@@ -17,13 +17,14 @@ from condenset.cli.console import print_table
 from condenset.io.bytesize import format_bytes
 from condenset.io.progress import format_duration
 from condenset.methods.sharding import split_shards
-from condenset.pipeline.cost.run import hand_out
+from condenset.pipeline.cost.estimate import hand_out
 
 # Times in milliseconds, fitted to the first three measurements.
 REAL_MS = 2.6855e-4  # forward pass of a real image of 32x32 pixels
 SYNTHETIC_MS = 8.25e-4  # forward and backward pass of a synthetic image of 32x32 pixels
 CHUNK_MS = 0.25  # every chunk of classes: launches, random numbers, update
 TRAIN_MS = 1.16  # training step on 256 images of 64x64 pixels, five networks in parallel
+ALONE = 1.15  # time of a step of a network alone on a GPU, relative to networks in parallel (docs/concepts/gpu.md)
 START_SECONDS = 5.0  # start of a shard
 
 # Memory and disk.
@@ -157,7 +158,9 @@ def score_seconds(problem: Problem, gpus: int) -> float:
     weights = FEATURES * problem.classes
     classifier_ms = weights * (WEIGHT_BYTES / BYTES_PER_MS + WEIGHT_FLOPS / FLOPS_PER_MS)
     steps = EPOCHS * -(-problem.classes * problem.ipc * problem.passes // BATCH)
-    return -(-NUM_NETWORKS // gpus) * steps * 1e-3 * (TRAIN_MS * problem.area / 4 + classifier_ms)
+    networks_per_gpu = -(-NUM_NETWORKS // gpus)
+    train_ms = TRAIN_MS * problem.area / 4 * (ALONE if networks_per_gpu == 1 else 1)
+    return networks_per_gpu * steps * 1e-3 * (train_ms + classifier_ms)
 
 
 def time_rows() -> list[list[str]]:

@@ -92,12 +92,12 @@ def test_step_times_have_three_digits(seconds: float, text: str) -> None:
 
 
 def test_memory_of_a_device_and_chunks_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    sizes = {"set_bytes": 2048, "checkpoint_bytes": 0, "network_bytes": 0, "streamed_bytes": 0}
+    sizes = {"set_bytes": 2048, "checkpoint_bytes": 0, "network_bytes": 0, "streamed_bytes": 0, "streamed_rate": 0}
     chunks = {"classes_per_chunk": 3, "num_chunks": 4, "num_shards": 1, "classes_per_shard": 10}
     undivided = "batch norm mixes the classes"
     job = JobCost(method="dm", ipc=1, stages=(), undivided=undivided, device_bytes=2**30, **chunks, **sizes)
     fields = {"num_classes": 10, "num_images": 100, "image_shape": (3, 8, 8), "precision": "bfloat16", "gpus": 2}
-    memory = {"host_bytes": 2**31, "dataset_bytes": 19200}
+    memory = {"parallel_seconds": 0.0, "host_bytes": 2**31, "dataset_bytes": 19200}
     print_cost(CostEstimate(dataset="a", device="cuda", hardware="GPU", jobs=(job,), **fields, **memory), False)  # type: ignore[arg-type]
     rows = dict(re.split("  +", line, maxsplit=1) for line in capsys.readouterr().out.split("\n\n")[0].splitlines())
     assert rows["dm-1: chunks"] == "4 of up to 3 classes"

@@ -17,7 +17,8 @@ from condenset.cli import main
 from condenset.cli.signals import SIGNALS, exit_on_signal
 from condenset.engine import ComputeDevice
 from condenset.io.metadata import CONFIG_MARK
-from condenset.runs.context import RunContext
+from condenset.runs.context import RunContext, StopState
+from condenset.runs.loop import Interrupted, track_progress
 
 CODES = [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
 
@@ -33,7 +34,7 @@ def handlers_restored() -> Iterator[None]:
 
 
 def make_run(*, listening: bool) -> RunContext:
-    return RunContext(compute=ComputeDevice.select("cpu"), listening=listening)
+    return RunContext(compute=ComputeDevice.select("cpu"), stop=StopState(listening=listening))
 
 
 @pytest.mark.parametrize(("number", "code"), CODES)
@@ -49,6 +50,22 @@ def test_the_first_signal_asks_a_loop_to_stop_and_the_second_stops(
     assert exit_info.value.code == code
     first, second = "stopping … (press Ctrl-C again to stop at once)", "stopped. Resume with: x"
     assert capsys.readouterr().err == f"\n{first}\n{second}\n"
+
+
+def test_a_signal_asks_the_loop_of_a_derived_run_to_stop(capsys: pytest.CaptureFixture[str]) -> None:
+    run = make_run(listening=False)
+    with (
+        pytest.raises(SystemExit),
+        exit_on_signal(run),
+        track_progress(run, "outer", 9) as report_outer,
+    ):
+        with pytest.raises(Interrupted), track_progress(run.derive(job="pool"), "pool", 9) as report:
+            signal.raise_signal(signal.SIGINT)
+            report(1)
+        assert run.listening, "the outer loop still runs"
+        report_outer(1)
+        raise AssertionError("the outer loop did not stop")
+    assert capsys.readouterr().err.startswith("\nstopping")
 
 
 @pytest.mark.parametrize(("number", "code"), CODES)

@@ -122,6 +122,7 @@ def test_tasks_on_a_cluster_are_counted(condenset: CommandRunner, finished_run: 
     events.append(
         {"event": "task", "name": "c", "state": "started", "node": "n3", "time": 1.0}
     )  # of an earlier process
+    events.append({"event": "network", "confusion": "1 " * 2**20})  # long events do not hide those of tasks
     with (finished_run / "events.jsonl").open("a") as file:
         file.write("".join(json.dumps(event) + "\n" for event in events))
     assert read_report(condenset, finished_run)["tasks"] == {"finished": 1, "started": 1, "nodes": ["n2"]}

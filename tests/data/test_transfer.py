@@ -13,7 +13,7 @@ import condenset as cs
 from condenset.data import import_dataset
 from condenset.data.class_selection import take_classes
 from condenset.data.transfer import ImageSender, has_file, open_shared, pack_images
-from condenset.engine.tasks import LocalEngine
+from condenset.engine.tasks import LocalEngine, MissingFileError
 from helpers.command_line import write_npz
 from helpers.reference_dm import tiny_data
 
@@ -55,11 +55,24 @@ def test_images_selected_from_a_file_are_not_sent_by_its_path(imported: cs.Image
     assert not has_file(cs.train_val_split(imported)[0])
 
 
-def test_worker_without_the_file_gets_the_pixels_in_the_next_attempt(imported: cs.ImageData, tmp_path: Path) -> None:
-    sender, pixels = ImageSender(imported, LocalEngine()), imported.images.clone()
-    first = sender.send("task")
-    shutil.move(Path(imported.file).parent, tmp_path / "elsewhere")
-    with pytest.raises(cs.UserError, match=r"train-images\.npy does not exist on this machine, or has other images"):
+@pytest.mark.parametrize("damaged", [False, True])
+def test_worker_without_the_file_gets_the_pixels_in_the_next_attempt(
+    damaged: bool, imported: cs.ImageData, tmp_path: Path
+) -> None:
+    engine, directory = LocalEngine(), Path(imported.file).parent
+    sender, pixels = ImageSender(imported, engine), imported.images.clone()
+    first = sender.send()
+    if damaged:
+        (directory / "meta.json").write_text("{")
+    else:
+        shutil.move(directory, tmp_path / "elsewhere")
+    with pytest.raises(MissingFileError, match=r"train-images\.npy does not exist on this machine, or has other"):
         open_shared(first)
-    assert torch.equal(open_shared(sender.send("task")).images, pixels)
-    assert torch.equal(open_shared(sender.send("other task")).images, pixels), "once a file is missing, pixels are sent"
+    engine.shares_files = False
+    assert torch.equal(open_shared(sender.send()).images, pixels)
+
+
+def test_repeated_task_gets_the_file_while_workers_share_files(imported: cs.ImageData) -> None:
+    sender = ImageSender(imported, LocalEngine())
+    messages = [sender.send(range(1)).get() for _ in range(3)]
+    assert [message.images for message in messages] == [None] * 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import errno
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -66,6 +67,28 @@ def test_logs_are_sent_with_other_files_or_at_the_end(no_interval: None) -> None
     assert session.run(work, ()) == "result"
     assert messages.files == [{}, {"events.jsonl": b"ab", "checkpoint": b"1"}, {"events.jsonl": b"abc"}]
     assert not session.directory.exists()
+
+
+def test_previous_checkpoint_is_not_sent_but_its_deletion_is(no_interval: None) -> None:
+    messages = Messages()
+    session = TaskSession({"checkpoint": b"1"}, messages)
+    (session.directory / "checkpoint").rename(session.directory / "checkpoint.previous")
+    write_files(session.directory, {"checkpoint": b"2"})
+    session.report(0.5)
+    write_files(session.directory, {"checkpoint": None, "checkpoint.previous": None})
+    session.report(0.6)
+    assert messages.files == [{"checkpoint": b"2"}, {"checkpoint": None, "checkpoint.previous": None}]
+
+
+def test_files_are_stored_before_others_are_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    write_files(tmp_path, {"checkpoint": b"1"})
+    monkeypatch.setattr(tasks, "write_file", fail)
+    with pytest.raises(UserError, match="No space left on device"):
+        write_files(tmp_path, {"checkpoint": None, "set-0.safetensors": b"2"})
+    assert read_files(tmp_path) == {"checkpoint": b"1"}
 
 
 def test_reports_are_rare(tmp_path: Path) -> None:

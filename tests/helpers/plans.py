@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from condenset import Splits
 from condenset.engine import ComputeDevice
+from condenset.methods import METHODS
+from condenset.pipeline import condensing
 from condenset.pipeline.execute import execute_plan
 from condenset.pipeline.plan import Plan, make_plan
 from condenset.pipeline.request import RunRequest
@@ -40,3 +46,9 @@ def make_tiny_plan(**fields: Any) -> Plan:
 def execute_in(directory: Path | None, plan: Plan, **fields: Any) -> list[Record]:
     """Execute a plan in a directory; `fields` are those of the `RunContext`."""
     return execute_plan(plan, SPLITS, RunContext(compute=CPU, directory=directory, **fields))
+
+
+def replace_dm(monkeypatch: pytest.MonkeyPatch, **fields: Callable[..., Any]) -> None:
+    """Replace functions of the method `dm` in the executor."""
+    dm = dataclasses.replace(METHODS["dm"], **fields)  # type: ignore[arg-type]
+    monkeypatch.setattr(condensing, "METHODS", {**METHODS, "dm": dm})

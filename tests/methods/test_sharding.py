@@ -15,7 +15,7 @@ from condenset.engine.device import ComputeDevice
 from condenset.engine.tasks import Engine, LocalEngine
 from condenset.methods import Recipe
 from condenset.methods.sharding import CondenseJob, check_divisible, condense_jobs, remove_shards
-from condenset.runs import snapshots
+from condenset.runs import checkpoint, loop, snapshots
 from condenset.runs.context import RunContext
 from condenset.runs.loop import Interrupted
 from condenset.runs.snapshots import read_snapshots
@@ -175,6 +175,28 @@ def test_shards_of_another_recipe_are_refused(data: ImageData, tmp_path: Path) -
     condense(data, [tiny_recipe("dm")], make_run(TwoWorkers(), directory=tmp_path, job="dm-2", recipe={"lr": 1}))
     with pytest.raises(UserError, match=r"dm-2\.json belongs to another recipe; delete it to restart this job"):
         condense(data, [tiny_recipe("dm")], make_run(TwoWorkers(), directory=tmp_path, job="dm-2", recipe={"lr": 2}))
+
+
+def test_job_restarts_if_its_division_is_deleted(data: ImageData, tmp_path: Path) -> None:
+    condense(data, [tiny_recipe("dm")], make_run(TwoWorkers(), directory=tmp_path, job="dm-2", recipe={"lr": 1}))
+    (tmp_path / "tasks" / "dm-2.json").unlink()
+    recipe = tiny_recipe("dm", lr=2.0)
+    whole = METHODS["dm"].condense(data, recipe, make_run())
+    run = make_run(LocalEngine(), directory=tmp_path, job="dm-2", recipe={"lr": 2})
+    (condensed,) = condense(data, [recipe], run)
+    assert torch.equal(condensed.images, whole.images)
+
+
+def test_driver_keeps_its_previous_checkpoint(data: ImageData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(loop, "SYNC_SECONDS", 0.0)
+    run = make_run(LocalEngine(), directory=tmp_path, job="dm-2")
+    run.progress = StopAtStep(run, 50)
+    with pytest.raises(Interrupted):
+        condense(data, [tiny_recipe("dm", iterations=20)], run)
+    last = checkpoint.read_info(tmp_path / "tasks/dm-2.00000/checkpoint")
+    previous = checkpoint.read_info(tmp_path / "tasks/dm-2.00000/checkpoint.previous")
+    assert last is not None and previous is not None and previous.step < last.step < 20
 
 
 def test_progress_counts_all_shards(data: ImageData) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,12 @@ from condenset.io.bytesize import parse_bytes
 from condenset.methods import METHODS, DMRecipe, make_recipe
 from condenset.methods.matching.dm import make_problem
 from condenset.pipeline.cost import loop as loop_cost
+from condenset.pipeline.cost import run as cost_run
 from condenset.pipeline.cost import trial
-from condenset.pipeline.cost.estimate import CostEstimate, JobCost
+from condenset.pipeline.cost.estimate import CostEstimate, JobCost, estimate_host_bytes, hand_out
 from condenset.pipeline.cost.loop import LoopCost, interpolate, measure_classes
-from condenset.pipeline.cost.run import estimate_cost, hand_out, trial_recipe
-from condenset.pipeline.cost.trial import LoopTiming
+from condenset.pipeline.cost.run import estimate_cost
+from condenset.pipeline.cost.trial import LoopTiming, trial_recipe
 from condenset.pipeline.request import RunRequest
 from condenset.pipeline.run import start_run
 from condenset.runs import loop
@@ -123,13 +125,47 @@ def test_classes_are_divided_over_devices() -> None:
     assert estimate_job("dsa", gpus=2).num_shards == 1
 
 
-def test_images_that_do_not_fit_are_streamed() -> None:
-    settings: dict[str, Any] = {"device": "cpu", **SIZES, "images": 20_000}
-    sizes = []
-    for limit in ("40M", "60M"):
-        cost = estimate_cost(make_request(), memory_limit=parse_bytes(limit), **settings)
-        sizes.append(cost.jobs[0].streamed_bytes)
-    assert sizes == [6 * 4 * 192, 0]
+@pytest.mark.parametrize(("gpus", "limit", "classes"), [(1, "40M", 6), (1, "240M", 0), (2, "40M", 0), (2, "30M", 1)])
+def test_images_that_do_not_fit_are_streamed(gpus: int, limit: str, classes: int) -> None:
+    settings: dict[str, Any] = {"device": "cpu", **SIZES, "images": 100_000}
+    (job,) = estimate_cost(make_request(), gpus=gpus, memory_limit=parse_bytes(limit), **settings).jobs
+    assert job.streamed_bytes == classes * 4 * 192
+    assert (job.streamed_rate > 0) == (classes > 0)
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_memory_of_several_devices_is_that_of_the_largest_shard(
+    exists: bool, toy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop_cost, "TRIAL_BYTES", 2**20)
+    monkeypatch.setattr(ComputeDevice, "peak_memory", lambda self: 2**30)
+    sizes: dict[str, Any] = {"dataset": str(toy)} if exists else SIZES | {"images": 200_000}
+    whole, divided = (estimate_cost(make_request(), device="cpu", gpus=gpus, **sizes) for gpus in (1, 4))
+    assert divided.jobs[0].num_shards == divided.num_classes
+    num_other = whole.num_images - whole.num_images // whole.num_classes
+    other_bytes = num_other * math.prod(whole.image_shape)
+    assert divided.jobs[0].device_bytes <= whole.jobs[0].device_bytes - other_bytes
+
+
+def test_devices_work_on_all_sets_at_the_same_time() -> None:
+    request = dataclasses.replace(make_request("dsa", evaluate=True), ipcs=(1, 2))
+    settings: dict[str, Any] = {"device": "cpu", **SIZES}
+    cost = estimate_cost(request, gpus=8, **settings)
+    longest = [max(job.stages[number].parallel_seconds for job in cost.jobs) for number in (0, 1)]
+    assert cost.parallel_seconds == pytest.approx(sum(longest))
+    cost = estimate_cost(request, **settings)
+    assert cost.parallel_seconds == pytest.approx(cost.seconds)
+
+
+def test_few_networks_for_many_devices_train_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cost_run, "num_parallel", lambda *arguments: 5)
+    monkeypatch.setattr(cost_run, "measure_training", lambda *arguments: 1.0 / arguments[-1])
+    request = dataclasses.replace(make_request("random", evaluate=True), ipcs=(2,))
+    for gpus, num_parallel in ((1, 4), (2, 2), (4, 1)):
+        cost = estimate_cost(request, device="cpu", gpus=gpus, **SIZES)
+        (stage,) = cost.jobs[0].stages
+        assert stage.seconds == stage.steps / 4
+        assert cost.parallel_seconds == stage.parallel_seconds == stage.steps / gpus / num_parallel
 
 
 def test_coresets_need_a_network_or_nothing() -> None:
@@ -194,6 +230,14 @@ def test_memory_of_a_cpu_contains_the_whole_dataset(monkeypatch: pytest.MonkeyPa
     settings: dict[str, Any] = {"device": "cpu", **SIZES, "images": 2_000_000, "memory_limit": 2**40}
     cost = estimate_cost(make_request(), **settings)
     assert cost.host_bytes > cost.dataset_bytes > 2**31
+
+
+@pytest.mark.parametrize(("device", "num_states"), [("cpu", 2), ("cuda", 3)])
+def test_host_memory_contains_the_copies_of_a_state_that_is_written(device: str, num_states: int) -> None:
+    job = dataclasses.replace(estimate_job(), checkpoint_bytes=2 * 2**20, device_bytes=2**28)
+    assert estimate_host_bytes(2**30, [job], device) == 2**30 + num_states * 2**20
+    in_use = 2**28 if device == "cpu" else 2**20
+    assert estimate_host_bytes(2**20, [job], device) == in_use + num_states * 2**20
 
 
 @pytest.mark.parametrize("method", ["mmd", "dd", "ld", "idm"])

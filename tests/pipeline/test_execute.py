@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -12,7 +11,6 @@ import torch
 
 from condenset import CondensedSet, UserError
 from condenset.io.progress import NullProgress
-from condenset.methods import METHODS
 from condenset.pipeline import condensing, execute
 from condenset.pipeline.plan import Job
 from condenset.pipeline.results import write_results
@@ -20,7 +18,7 @@ from condenset.runs import checkpoint
 from condenset.runs.context import RunContext
 from condenset.runs.identity import IDENTITY, open_directory
 from helpers.command_line import list_files, read_files, read_records
-from helpers.plans import NETWORK, execute_in, make_tiny_plan
+from helpers.plans import NETWORK, execute_in, make_tiny_plan, replace_dm
 
 
 def fail(*arguments: object, **keywords: object) -> NoReturn:
@@ -29,12 +27,6 @@ def fail(*arguments: object, **keywords: object) -> NoReturn:
 
 def interrupt(*arguments: object, **keywords: object) -> NoReturn:
     raise KeyboardInterrupt
-
-
-def replace_dm(monkeypatch: pytest.MonkeyPatch, **fields: Callable[..., Any]) -> None:
-    """Replace functions of the method `dm` in the executor."""
-    dm = dataclasses.replace(METHODS["dm"], **fields)  # type: ignore[arg-type]
-    monkeypatch.setattr(condensing, "METHODS", {**METHODS, "dm": dm})
 
 
 def test_a_directory_does_not_change_the_scores(tmp_path: Path) -> None:

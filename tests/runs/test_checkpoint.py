@@ -11,6 +11,7 @@ import torch
 
 from condenset import UserError
 from condenset.io.files import write_tensors
+from condenset.io.progress import NullProgress
 from condenset.runs import checkpoint, loop
 from condenset.runs.loop import run_loop
 from helpers.command_line import list_files, read_files
@@ -48,6 +49,23 @@ def test_checkpoints_take_at_most_one_percent_of_the_time(
     assert 30.0 <= write_times[0] <= 31.0
     for first, second in itertools.pairwise(write_times):
         assert max(30.0, 100 * write_seconds) <= second - first <= max(31.0, 101 * write_seconds) + 1.0
+
+
+def test_time_to_send_a_checkpoint_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now, num_sent = 0.0, 0
+
+    class SlowConnection(NullProgress):
+        def send_files(self) -> None:
+            nonlocal now, num_sent
+            now, num_sent = now + 3.0, num_sent + 1
+
+    monkeypatch.setattr(checkpoint.time, "monotonic", lambda: now)
+    run, state = make_run(tmp_path), make_state()
+    run.progress = SlowConnection()
+    for step in range(1000):
+        now += 1.0
+        run.save_checkpoint(step, 0.0, state)
+    assert num_sent == 4, "after 30 seconds, then every 300"
 
 
 def test_very_slow_checkpoints_are_written_every_hour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,11 +8,13 @@ import pytest
 
 from condenset import UserError
 from condenset.io.directories import create_unique_directory, lock_directory
-from condenset.io.metadata import read_toml
+from condenset.io.files import write_file
+from condenset.io.metadata import CONFIG_MARK, read_toml
 from condenset.runs.directory import (
     create_run_directory,
     default_run_directory,
     is_run_directory,
+    remove_if_empty,
     reopen_run_directory,
 )
 from condenset.runs.identity import create_run
@@ -51,6 +53,21 @@ def test_a_run_is_reopened_without_leftovers(tmp_path: Path) -> None:
     missing = pytest.raises(UserError, match=r"is not a run: it has no evaluation.toml")
     with missing, reopen_run_directory(tmp_path, "evaluation.toml", read_toml):
         pass
+
+
+@pytest.mark.parametrize("name", ["parts/dm-1/record.json", "tasks/dm-1.00000/set-0.safetensors"])
+def test_experiment_that_failed_after_a_result_is_kept(name: str, tmp_path: Path) -> None:
+    create_run(tmp_path / "a", "experiment.toml", CONFIG_MARK)
+    write_file(tmp_path / "a" / name, b"")
+    remove_if_empty(tmp_path / "a")
+    assert {"experiment.toml", name} <= set(list_files(tmp_path / "a"))
+
+
+def test_experiment_that_failed_before_any_result_is_removed(tmp_path: Path) -> None:
+    create_run(tmp_path / "a", "experiment.toml", CONFIG_MARK)
+    write_file(tmp_path / "a/tasks/dm-1.json", b"the division into shards alone")
+    remove_if_empty(tmp_path / "a")
+    assert not (tmp_path / "a").exists()
 
 
 def test_other_files_are_never_removed(tmp_path: Path) -> None:

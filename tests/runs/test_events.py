@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from condenset import UserError
-from condenset.runs.events import is_fraction
+from condenset.runs.events import EVENTS, append_event, is_fraction, iter_events
 from helpers.loops import make_run
 
 
@@ -36,6 +36,13 @@ def test_damaged_lines_are_skipped(tmp_path: Path) -> None:
         file.write(b"[" * 100_000 + b'\n[1]\n"text"\n\xff\xfe\n{"event": "network", "job": "dm-1", "net"')
     make_run(tmp_path, job="dm-10").log_event("network", net=0)
     assert [event["accuracy"] for event in run.read_events("network")] == [0.1 + 0.2]
+
+
+def test_events_of_one_kind_are_read(tmp_path: Path) -> None:
+    events = [{"event": "task", "name": "a"}, {"event": "network", "name": "task"}, {"event": "task", "name": "b"}]
+    for event in events:
+        append_event(tmp_path / EVENTS, event)
+    assert list(iter_events(tmp_path / EVENTS, "task")) == [events[0], events[2]]
 
 
 def test_event_after_an_incomplete_line_is_read(tmp_path: Path) -> None:

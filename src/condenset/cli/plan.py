@@ -100,7 +100,7 @@ def plan_command(
 def print_cost(cost: CostEstimate, as_json: bool) -> None:
     """Print the cost of a run: properties, a line each, and the stages as a table."""
     if as_json:
-        totals = {name: getattr(cost, name) for name in ("seconds", "parallel_seconds", "disk_bytes")}
+        totals = {name: getattr(cost, name) for name in ("seconds", "disk_bytes")}
         print_json(dataclasses.asdict(cost) | totals)
         return
     from condenset.io.progress import format_duration
@@ -159,7 +159,6 @@ def _describe_cost(cost: CostEstimate) -> dict[str, str]:
 def _describe_job(job: JobCost, cost: CostEstimate) -> dict[str, str]:
     """Return chunks, images, memory and files of a set, as text by label."""
     from condenset.io.bytesize import format_bytes
-    from condenset.pipeline.cost.estimate import CONDENSING
     from condenset.pipeline.plan import job_name
 
     name = job_name(job.method, job.ipc)
@@ -171,8 +170,8 @@ def _describe_job(job: JobCost, cost: CostEstimate) -> dict[str, str]:
     if job.num_chunks and cost.device != "cpu":  # of which the memory is that of the process
         rows["device memory"] = format_bytes(job.device_bytes)
     if job.streamed_bytes:
-        rate = job.streamed_bytes / max(stage.step_seconds for stage in job.stages if stage.name == CONDENSING)
-        rows["images"] = f"streamed, {format_bytes(job.streamed_bytes)} per iteration, {format_bytes(round(rate))}/s"
+        rate = format_bytes(round(job.streamed_rate))
+        rows["images"] = f"streamed, {format_bytes(job.streamed_bytes)} per iteration, {rate}/s"
     if cost.gpus > 1 and job.num_chunks:
         shards = f"{job.num_shards:,} of {_describe_classes(job.classes_per_shard)}"
         rows["shards"] = f"1, because {job.undivided}" if job.undivided else shards

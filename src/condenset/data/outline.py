@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 
 import torch
 
-from condenset.data.image_data import ImageData
+from condenset.data.class_selection import take_classes
+from condenset.data.image_data import ImageData, WholeDataset
 from condenset.data.opening import registered_name
 from condenset.data.sources import DATASETS
 from condenset.errors import check_int
@@ -49,6 +51,20 @@ def outline_dataset(name: str, num_classes: int, per_class: int, size: int, chan
         std=(0.25,) * channels,
         name=name,
         stored_fingerprint="outline",
+    )
+
+
+def outline_first_classes(data: ImageData, num_classes: int) -> ImageData:
+    """Return the first classes of a dataset or of an outline, as a worker gets them."""
+    if not isinstance(data, DatasetOutline):
+        return take_classes(data, range(num_classes))
+    num_images = num_classes * data.class_counts[0]
+    return dataclasses.replace(
+        data,
+        images=data.images[:num_images],
+        labels=data.labels[:num_images],
+        class_names=data.class_names[:num_classes],
+        whole=WholeDataset(class_names=data.class_names, class_counts=data.class_counts, first_class=0),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import warnings
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
 from condenset.data.lazy import Labels, Pixels
 from condenset.data.memmap import map_images
-from condenset.engine.tasks import Engine, SharedValue
+from condenset.engine.tasks import Engine, MissingFileError, SharedValue
 from condenset.errors import UserError
 
 
@@ -40,15 +41,17 @@ class ImageMessage:
         """Return the images.
 
         Raises:
-            UserError: This machine does not have the file.
+            MissingFileError: This machine does not have the file.
         """
         if self.images is not None:
             images = _from_numpy(self.images)
         else:
             file, fingerprint = Path(self.fields["file"]), self.fields["stored_fingerprint"]
-            mapped = map_images(file, fingerprint)
+            mapped = None
+            with contextlib.suppress(UserError, OSError):  # a file that cannot be read is as good as none
+                mapped = map_images(file, fingerprint)
             if mapped is None:
-                raise UserError(f"{file} does not exist on this machine, or has other images")
+                raise MissingFileError(f"{file} does not exist on this machine, or has other images")
             images = mapped[self.first_row : self.first_row + len(self.labels)]
         return ImageData(images=images, labels=_from_numpy(self.labels), **self.fields)
 
@@ -75,7 +78,7 @@ def pack_images(data: ImageData, classes: range | None = None, *, by_file: bool)
 
 
 class ImageSender:
-    """Sends the images of a dataset to tasks: first the path of their file, and the pixels once a task has failed.
+    """Sends the images of a dataset to tasks: the path of their file, or the pixels once a worker did not have a file.
 
     Args:
         data: The images of all classes.
@@ -84,15 +87,14 @@ class ImageSender:
 
     def __init__(self, data: ImageData, engine: Engine) -> None:
         self.data, self.engine = data, engine
-        self._by_file, self._sent = has_file(data), set[object]()
+        self._has_file = has_file(data)
         self._whole: SharedValue | None = None
 
-    def send(self, task: object, classes: range | None = None) -> SharedValue:
-        """Return the images for a task; None: of all classes, which reach each machine once."""
-        self._by_file &= task not in self._sent  # the worker may not have had the file
-        self._sent.add(task)
-        if self._by_file or classes is not None:
-            return SharedValue(pack_images(self.data, classes, by_file=self._by_file))
+    def send(self, classes: range | None = None) -> SharedValue:
+        """Return the images of some classes for a task; None: of all classes, which reach each machine once."""
+        by_file = self._has_file and self.engine.shares_files
+        if by_file or classes is not None:
+            return SharedValue(pack_images(self.data, classes, by_file=by_file))
         if self._whole is None:
             self._whole = self.engine.share(pack_images(self.data, by_file=False))
         return self._whole
@@ -105,7 +107,7 @@ class SetSender:
         self._condensed, self._engine = condensed, engine
         self._shared: SharedValue | None = None
 
-    def send(self, task: object) -> SharedValue:
+    def send(self) -> SharedValue:
         """Return the set for a task."""
         if self._shared is None:  # not before the first task is handed out, because there may be many sets
             self._shared = self._engine.share(self._condensed)

@@ -11,7 +11,7 @@ from typing import Any
 
 from condenset.engine.ray_connection import check_reachable, connect, import_ray
 from condenset.engine.ray_worker import VERSIONS, AttemptReport, TaskCollector, get_value, run_task
-from condenset.engine.tasks import Engine, SharedValue, Task, TaskMonitor, TaskStopped
+from condenset.engine.tasks import Engine, MissingFileError, SharedValue, Task, TaskMonitor, TaskStopped
 from condenset.errors import UserError, format_error
 
 MAX_ATTEMPTS = 3
@@ -201,11 +201,13 @@ class _Schedule:
         if attempt not in self.nodes and isinstance(error, self.ray.exceptions.NodeDiedError):
             return
         self.num_failures[index] += 1
+        if isinstance(getattr(error, "cause", None), MissingFileError):
+            self.engine.shares_files = False
         node, reason = self.nodes.get(attempt, "unknown"), _describe_error(error)
+        self.monitor.record_failure(index, node, reason)
         if self.num_failures[index] == MAX_ATTEMPTS:
             times = f"failed {MAX_ATTEMPTS} times, the last time on node {node}"
             raise UserError(f"{self.tasks[index].name} {times}: {reason}; finished work is kept")
-        self.monitor.record_failure(index, node, reason)
 
     def _check_stop(self) -> None:
         """After a stop request, hand out no more tasks, and give running ones time to save their state."""

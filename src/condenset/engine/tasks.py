@@ -14,11 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from condenset.errors import UserError
 from condenset.io.directories import temporary_directory, wrap_os_errors
 from condenset.io.files import write_file
 
 REPORT_SECONDS = 0.5  # between two reports of a task
 LOG_SUFFIX = ".jsonl"  # logs grow with every step: they are copied only together with other files
+PREVIOUS_SUFFIX = ".previous"  # of the checkpoint before the last one: the driver keeps its own
 
 Files = Mapping[str, bytes | None]  # content by relative path; None: the file was deleted
 
@@ -41,6 +43,10 @@ class Task:
     function: Callable[..., Any]
     make_arguments: Callable[[], tuple[Any, ...]] = tuple
     weight: float = 1.0
+
+
+class MissingFileError(UserError):
+    """A worker cannot read a file of the driver at its path, or has another file there."""
 
 
 class TaskStopped:
@@ -68,7 +74,7 @@ class TaskMonitor:
         """Record that a worker started the task."""
 
     def record_failure(self, index: int, node: str, reason: str) -> None:
-        """Record that the task failed and will start again."""
+        """Record that an attempt of the task failed."""
 
 
 class TaskSession:
@@ -100,9 +106,8 @@ class TaskSession:
         if not force and time.monotonic() - self._last_report < REPORT_SECONDS:
             return False
         present = self._stat_files()
-        changed = {name for name, stat in present.items() if self._sent.get(name) != stat} | (
-            self._sent.keys() - present.keys()
-        )
+        new = {name for name in present if not name.endswith(PREVIOUS_SUFFIX)}
+        changed = {name for name in new if self._sent.get(name) != present[name]} | (self._sent.keys() - present.keys())
         files: dict[str, bytes | None] = {}
         if force or any(not name.endswith(LOG_SUFFIX) for name in changed):
             for name in sorted(changed):
@@ -146,9 +151,14 @@ class SharedValue:
 
 
 class Engine(ABC):
-    """Runs tasks."""
+    """Runs tasks.
+
+    Attributes:
+        shares_files: Whether workers can read the files of the driver, as far as is known.
+    """
 
     name: str
+    shares_files: bool = True
 
     @abstractmethod
     def num_workers(self) -> int:
@@ -199,10 +209,13 @@ def read_files(directory: Path) -> dict[str, bytes]:
 
 
 def write_files(directory: Path, files: Files) -> None:
-    """Write files below a directory, or delete those whose content is None."""
+    """Write files below a directory, then delete those whose content is None.
+
+    After a kill or on a full disk, a deleted checkpoint without the result that replaces it would lose the task.
+    """
     with wrap_os_errors(directory):
         for name, content in files.items():
-            if content is None:
-                (directory / name).unlink(missing_ok=True)
-            else:
+            if content is not None:
                 write_file(directory / name, content)
+        for name in (name for name, content in files.items() if content is None):
+            (directory / name).unlink(missing_ok=True)

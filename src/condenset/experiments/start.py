@@ -74,7 +74,7 @@ def start_experiment(
     session: ExperimentSession = _no_session,
     **arguments: Any,
 ) -> FinishedExperiment:
-    """Start an experiment in a new directory. If it fails before its first part is done, the directory is removed.
+    """Start an experiment in a new directory. If it fails before it wrote any result, the directory is removed.
 
     Args:
         name: Name of the experiment.

@@ -37,6 +37,9 @@ class NullProgress:
     def update(self, done: float, note: str = "") -> None:
         """Show that `done` steps are complete."""
 
+    def send_files(self) -> None:
+        """Send the files that a task on an engine has written. Displays do nothing."""
+
     def stop(self) -> None:
         """End the task and remove the bar."""
 

@@ -97,7 +97,7 @@ def remove_shards(job: str, run: RunContext) -> None:
     directory = task_directory(run)
     if directory is None:
         return
-    key = _job_key(job)
+    key = job_key(job)
     (directory / f"{key}.json").unlink(missing_ok=True)
     remove_task_files(run, f"{key}.")
 
@@ -117,7 +117,7 @@ class DividedJob:
     def __init__(self, job: CondenseJob, run: RunContext, engine: Engine) -> None:
         directory = task_directory(run)
         assert directory is not None
-        self.job, self.directory, self.engine = job, directory, engine
+        self.job, self.run, self.directory, self.engine = job, run, directory, engine
         self.method = method_of(job.recipes[0])
         self.shards = self._read_or_write_division()
         self.missing = [index for index in range(len(self.shards)) if not all(map(Path.exists, self._paths(index)))]
@@ -133,7 +133,7 @@ class DividedJob:
 
     def _read_or_write_division(self) -> list[range]:
         """Return the classes of each shard. A resumed run has the same shards, whatever the number of workers."""
-        path = self.directory / f"{_job_key(self.job.run.job)}.json"
+        path = self.directory / f"{job_key(self.job.run.job)}.json"
         settings = json.loads(json.dumps({"recipe": dict(self.job.run.recipe), "seed": self.job.run.seed}))
         if path.exists():
             hint = "delete it to restart this job"
@@ -141,6 +141,7 @@ class DividedJob:
             if stored["settings"] != settings:
                 raise UserError(f"{path} belongs to another recipe; {hint}")
             return [range(start, stop) for start, stop in stored["shards"]]
+        remove_shards(self.job.run.job, self.run)  # their recipe and classes are unknown without the file
         shards = divide_classes(self.job, self.engine.num_workers())
         content = {"settings": settings, "shards": [[shard.start, shard.stop] for shard in shards]}
         with wrap_os_errors(path):
@@ -148,7 +149,7 @@ class DividedJob:
         return shards
 
     def _key(self, index: int) -> str:
-        return f"{_job_key(self.job.run.job)}.{index:05d}"
+        return f"{job_key(self.job.run.job)}.{index:05d}"
 
     def _paths(self, index: int) -> list[Path]:
         return [self.directory / self._key(index) / _set_name(number) for number in range(len(self.job.recipes))]
@@ -159,7 +160,7 @@ class DividedJob:
         settings = WorkerSettings.from_run(job.run)
 
         def make_arguments() -> tuple[Any, ...]:
-            images = self.sender.send(index, shard)
+            images = self.sender.send(shard)
             return settings, self.method.name, tuple(job.recipes), images, self.networks
 
         return Task(
@@ -284,7 +285,8 @@ def _set_name(number: int) -> str:
     return f"set-{number}.safetensors"
 
 
-def _job_key(job: str) -> str:
+def job_key(job: str) -> str:
+    """Return the name that the files of a divided job begin with."""
     return job.replace("/", "-") or "condense"
 
 

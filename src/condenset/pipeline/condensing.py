@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +12,12 @@ from typing import Any
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
 from condenset.errors import UserError, option
+from condenset.io.metadata import read_json
 from condenset.methods import METHODS, Method, Recipe, method_of
-from condenset.methods.sharding import CondenseJob, condense_jobs, remove_shards
+from condenset.methods.sharding import CondenseJob, condense_jobs, job_key, remove_shards
 from condenset.methods.zca import whiten
 from condenset.runs.context import RunContext
+from condenset.runs.tasks import TASKS
 
 OTHER_SIZES = "other sizes"  # key in a checkpoint's recipe: how the sets that are learned at once differ from the first
 
@@ -39,12 +42,15 @@ def load_or_condense(
             and saved, except where a file exists.
     """
     if path and (stored := load_stored_set(path, recipe, data, run)):
+        remove_shards(run.job, run)  # a kill may have left them after the set was saved
         return stored
+    is_divided = run.engine is not None and not run.snapshots  # exact sets with their seconds: not of shards
+    _check_engine(run, is_divided=is_divided)
     data = whiten(data, recipe, run)
     entry, shared = METHODS[method], _choose_shared(method, recipe, data, run, others)
     run.recipe, run.previous_seconds = _checkpoint_recipe(method, recipe, list(shared.values()), data, run), 0.0
     recipes = [recipe, *shared.values()]
-    if run.engine is not None and not run.snapshots:  # exact sets with their seconds: not of shards
+    if is_divided:
         ((_, sets),) = condense_jobs([CondenseJob(recipes=recipes, data=data, run=run)], run)
     elif shared:
         assert entry.condense_sizes is not None
@@ -86,8 +92,12 @@ def condense_missing(requests: Sequence[SetRequest], run: RunContext) -> None:
     covered: set[Path] = set()  # learned at once with an earlier set
     for request in requests:
         job_run, recipe, data, method = request.run, request.recipe, request.data, method_of(request.recipe).name
-        if request.path in covered or load_stored_set(request.path, recipe, data, job_run):
+        if request.path in covered:
             continue
+        if load_stored_set(request.path, recipe, data, job_run):
+            remove_shards(job_run.job, run)  # a kill may have left them after the set was saved
+            continue
+        _check_engine(job_run, is_divided=True)
         shared = _choose_shared(method, recipe, data, job_run, request.others)
         job_run.recipe = _checkpoint_recipe(method, recipe, list(shared.values()), data, job_run)
         covered |= shared.keys()
@@ -97,6 +107,20 @@ def condense_missing(requests: Sequence[SetRequest], run: RunContext) -> None:
     for number, sets in condense_jobs(jobs, run):
         _save_sets(paths[number], sets, run)
         remove_shards(jobs[number].run.job, run)
+
+
+def _check_engine(run: RunContext, *, is_divided: bool) -> None:
+    """Raise a UserError if the current job began on the other engine, whose work would be lost."""
+    division = _find_division(run)
+    if division and not is_divided:
+        began, engine, files = "shards", "ray", str(division.parent)
+    elif is_divided and not division and run.checkpoint_recipe() is not None:
+        began, engine, files = "a checkpoint of one process", "local", f"{run.checkpoint_path}*"
+    else:
+        return
+    name = f" of {run.job}" if run.job else ""
+    way_out = f"continue with {option('engine', engine)}, or delete {files} to start again"
+    raise UserError(f"the unfinished set{name} has {began}: {way_out}")
 
 
 def _choose_shared(
@@ -146,13 +170,30 @@ def _set_settings(recipe: Recipe, data: ImageData, run: RunContext) -> dict[str,
 def _num_shared(entry: Method, data: ImageData, recipes: Sequence[Recipe], run: RunContext) -> int:
     """Return how many recipes after the first are condensed at once with it.
 
-    A checkpoint decides if there is one: a resumed job must learn the same sets at once, whatever fits the memory now.
+    A checkpoint or shards decide if there are any: a resumed job must learn the same sets at once, whatever fits the
+    memory now.
     """
-    checkpoint = run.checkpoint_recipe()
-    if checkpoint is None:
+    stored = run.checkpoint_recipe() or _read_shard_recipe(run)
+    if stored is None:
         return entry.num_that_fit(data, recipes, run) - 1
-    other_sizes = checkpoint.get(OTHER_SIZES, [])
+    other_sizes = stored.get(OTHER_SIZES, [])
     return len(other_sizes) if isinstance(other_sizes, list) else 0
+
+
+def _find_division(run: RunContext) -> Path | None:
+    """Return the file that divides the current job of a run into shards, or None if the job has no shards."""
+    name = f"{job_key(run.job)}.json"
+    directories = [directory for directory in (run.directory, run.shared_directory) if directory]
+    return next((path for directory in directories if (path := directory / TASKS / name).exists()), None)
+
+
+def _read_shard_recipe(run: RunContext) -> dict[str, Any] | None:
+    """Return the recipe of the shards of the current job, or None if there are none. Damage is reported later."""
+    path, recipe = _find_division(run), None
+    if path:
+        with contextlib.suppress(UserError, KeyError, TypeError):
+            recipe = read_json(path, "a division into shards")["settings"]["recipe"]
+    return recipe if isinstance(recipe, dict) else None
 
 
 def _checkpoint_recipe(

@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
+from condenset.engine.tasks import PREVIOUS_SUFFIX
 from condenset.errors import UserError, warn_user
 from condenset.io.directories import wrap_os_errors
 from condenset.io.files import write_tensors
@@ -69,14 +70,19 @@ class CheckpointTimer:
 def write_checkpoint(path: Path, info: CheckpointInfo, state: Mapping[str, Tensor]) -> None:
     """Write a checkpoint atomically. The last one becomes the previous one, which stands in for a damaged file."""
     with wrap_os_errors(path):
-        if path.is_file():
-            path.replace(previous_path(path))
+        keep_previous(path)
         write_tensors(path, state, {"checkpoint": json.dumps(vars(info))})
+
+
+def keep_previous(path: Path) -> None:
+    """Rename the last checkpoint to the previous one, before a new one is written."""
+    if path.is_file():
+        path.replace(previous_path(path))
 
 
 def previous_path(path: Path) -> Path:
     """Return the file of the checkpoint before the last one."""
-    return path.with_name(f"{path.name}.previous")
+    return path.with_name(f"{path.name}{PREVIOUS_SUFFIX}")
 
 
 def delete_checkpoints(path: Path) -> None:

@@ -32,6 +32,19 @@ if TYPE_CHECKING:
     from condenset.data.condensed_set import CondensedSet
 
 
+@dataclass
+class StopState:
+    """The stop request of a run and its derived runs.
+
+    Attributes:
+        listening: Whether a loop runs that checks `requested`.
+        requested: The number of the signal that asked to stop, or 0.
+    """
+
+    listening: bool = False
+    requested: int = 0
+
+
 @dataclass(kw_only=True)
 class RunContext:
     """What a method needs in addition to data and recipe.
@@ -48,8 +61,7 @@ class RunContext:
         engine: Runs parts of the work as tasks. None: the work is not divided.
         classes_per_chunk: The number of classes computed at once. None: as many as fit.
         memory_limit: The bytes that data and computation may use. None: enough to keep the device busy.
-        listening: Whether a loop runs that checks `stop_requested`.
-        stop_requested: The number of the signal that asked to stop, or 0.
+        stop: The stop request, which derived runs share: a signal reaches the loop of any of them.
         on_step_part: Called by `check_stop`. A loop sets it while a step runs.
         on_event: Called with every event that is logged.
         snapshots: Iterations after which the current set is saved exactly.
@@ -71,8 +83,7 @@ class RunContext:
     engine: Engine | None = None
     classes_per_chunk: int | None = None
     memory_limit: int | None = None
-    listening: bool = False
-    stop_requested: int = 0
+    stop: StopState = field(default_factory=StopState)
     on_step_part: Callable[[float], None] | None = None
     on_event: Callable[[Mapping[str, Any]], None] | None = None
     snapshots: frozenset[int] = frozenset()
@@ -88,6 +99,24 @@ class RunContext:
     def derive(self, **fields: Any) -> RunContext:
         """Return a copy with other fields, for work within a job that has its own seconds and checkpoints."""
         return replace(self, **{"previous_seconds": 0.0, "checkpoint_timer": CheckpointTimer(), **fields})
+
+    @property
+    def listening(self) -> bool:
+        """Whether a loop of this run or of a derived one checks `stop_requested`."""
+        return self.stop.listening
+
+    @listening.setter
+    def listening(self, value: bool) -> None:
+        self.stop.listening = value
+
+    @property
+    def stop_requested(self) -> int:
+        """The number of the signal that asked to stop, or 0."""
+        return self.stop.requested
+
+    @stop_requested.setter
+    def stop_requested(self, value: int) -> None:
+        self.stop.requested = value
 
     @property
     def networks_directory(self) -> Path | None:
@@ -136,8 +165,8 @@ class RunContext:
         """Return the events of one kind that the current job logged."""
         if self.directory is None:
             return []
-        events = iter_events(self.directory / EVENTS)
-        return [event for event in events if (event.get("event"), event.get("job")) == (kind, self.job)]
+        events = iter_events(self.directory / EVENTS, kind)
+        return [event for event in events if event.get("job") == self.job]
 
     def network_events(self, **fields: str) -> list[dict[str, Any]]:
         """Return the valid events of trained networks whose fields have these values."""
@@ -167,6 +196,7 @@ class RunContext:
         self.check_finite(state, step)
         self.verify_identity()
         write_checkpoint(self.checkpoint_path, self._checkpoint_info(step, seconds), state)
+        self.progress.send_files()  # within the time that decides how rare checkpoints are
         self.checkpoint_timer.record_save(began)
 
     def load_checkpoint(self, state: Mapping[str, Tensor], num_steps: int) -> int:

@@ -211,8 +211,8 @@ def _clear(directory: Path) -> None:
 
 
 def remove_if_empty(directory: Path) -> None:
-    """Remove the directory of an experiment that failed before it wrote any result."""
-    if not any(path.is_file() for path in (directory / "parts").rglob("*")):
+    """Remove the directory of an experiment that failed before it wrote any result, also that of a task."""
+    if not any(path.is_file() for pattern in ("parts/**/*", "tasks/*/*") for path in directory.glob(pattern)):
         _clear(directory)
         with contextlib.suppress(OSError):  # it contains other files
             directory.rmdir()

@@ -26,15 +26,21 @@ def append_event(path: Path, event: Mapping[str, Any]) -> None:
         file.write(line)
 
 
-def iter_events(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the events of a file. Skip lines that are not JSON objects, such as one that a kill left incomplete."""
+def iter_events(path: Path, kind: str | None = None) -> Iterator[dict[str, Any]]:
+    """Yield the events of a file. Skip lines that are not JSON objects, such as one that a kill left incomplete.
+
+    Args:
+        path: The file.
+        kind: Yield the events of this kind alone. Other lines, which can be long, are not parsed.
+    """
+    text = json.dumps(kind).encode() if kind else b""
     if not path.exists():
         return
     with open_file(path, MAX_BYTES) as file:
         while line := file.readline(MAX_LINE_BYTES):
             with contextlib.suppress(ValueError, RecursionError):
-                event = json.loads(line)
-                if isinstance(event, dict):
+                event = json.loads(line) if text in line else None
+                if isinstance(event, dict) and kind in (None, event.get("event")):
                     yield event
 
 

@@ -204,9 +204,9 @@ def track_progress(run: RunContext, description: str, total: int, done: int = 0)
 def _listen(run: RunContext, description: str, total: int, done: int) -> Iterator[None]:
     """Show progress while a loop checks for stop requests."""
     run.progress.start(description, total, done)
-    run.listening = True
+    was_listening, run.listening = run.listening, True
     try:
         yield
     finally:
-        run.listening = False
+        run.listening = was_listening
         run.progress.stop()

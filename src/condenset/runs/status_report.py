@@ -13,15 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from condenset.errors import UserError, is_int, is_number
-from condenset.io.files import open_file, read_file
+from condenset.io.files import read_file
 from condenset.io.locks import is_locked
 from condenset.io.metadata import MAX_BYTES, check_run_exists
-from condenset.runs.events import EVENTS, is_fraction
+from condenset.runs.events import EVENTS, is_fraction, iter_events
 
 STATUS = "status.json"
 FRESH_SECONDS = 30.0  # a younger status of another host counts as running, if the lock is not visible here
 MAX_STATUS_BYTES = 1 << 20
-TAIL_BYTES = 1 << 20  # of events.jsonl
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,27 +148,17 @@ def _checkpoint_age(directory: Path, now: float) -> float | None:
 
 
 def _read_tasks(directory: Path, since: float) -> dict[str, Any]:
-    """Return the number of tasks in each state, and the nodes of the running ones, from the last events."""
+    """Return the number of tasks in each state, and the nodes of the running ones."""
     states, nodes = dict[str, str](), dict[str, str]()
-    for event in _read_last_events(directory / EVENTS):
-        name, moment = event.get("name"), _number(event, "time")
-        if event.get("event") == "task" and isinstance(name, str) and moment is not None and moment >= since:
-            states[name], nodes[name] = str(event.get("state")), str(event.get("node"))
+    with contextlib.suppress(UserError, OSError):
+        for event in iter_events(directory / EVENTS, "task"):
+            name, moment = event.get("name"), _number(event, "time")
+            if isinstance(name, str) and moment is not None and moment >= since:
+                states[name], nodes[name] = str(event.get("state")), str(event.get("node"))
     running = sorted({nodes[name] for name, state in states.items() if state == "started"})
     values = list(states.values())
     counts: dict[str, Any] = {state: values.count(state) for state in sorted(set(values))}
     return {**counts, "nodes": running} if counts else {}
-
-
-def _read_last_events(path: Path) -> list[dict[str, Any]]:
-    events = []
-    with contextlib.suppress(UserError, OSError), open_file(path) as file:
-        file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES))
-        for line in file.read(TAIL_BYTES).splitlines():
-            with contextlib.suppress(ValueError, RecursionError):  # the first and the last line may be incomplete
-                event = json.loads(line)
-                events += [event] if isinstance(event, dict) else []
-    return events
 
 
 def _read_object(path: Path) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from condenset.engine.device import ComputeDevice
 from condenset.engine.options import EngineOptions
 from condenset.engine.tasks import Engine, Files, Task, TaskMonitor, TaskSession, read_files, write_files
 from condenset.engine.threads import use_threads
-from condenset.io.directories import temporary_directory
+from condenset.io.directories import temporary_directory, wrap_os_errors
 from condenset.io.progress import NullProgress, print_notice
 from condenset.runs import checkpoint
 from condenset.runs.context import RunContext
@@ -104,14 +104,21 @@ class _SessionProgress(NullProgress):
     """Send the progress of a task to the run, and pass a stop request on to the task."""
 
     def __init__(self, run: RunContext, session: TaskSession) -> None:
-        self.run, self.session, self.total = run, session, 0
+        self.run, self.session, self.total, self.share = run, session, 0, 0.0
 
     def start(self, description: str, total: int | None, done: int = 0, *, unit: str = "") -> None:
         self.total = total or 0
         self.update(done)
 
     def update(self, done: float, note: str = "") -> None:
-        if self.session.report(min(done / self.total, 1.0) if self.total else 0.0):
+        self.share = min(done / self.total, 1.0) if self.total else 0.0
+        self._report()
+
+    def send_files(self) -> None:
+        self._report(force=True)
+
+    def _report(self, *, force: bool = False) -> None:
+        if self.session.report(self.share, force=force):
             self.run.stop_requested = signal.SIGINT
 
 
@@ -132,7 +139,12 @@ class _RunMonitor(TaskMonitor):
 
     def write_files(self, index: int, files: Files) -> None:
         self.run.verify_identity()
-        write_files(self.directory / self.tasks[index].key, files)
+        directory = self.directory / self.tasks[index].key
+        with wrap_os_errors(directory):
+            for name in (name for name, content in files.items() if content is not None):
+                if name.endswith(checkpoint.CHECKPOINT):  # workers send the last one alone
+                    checkpoint.keep_previous(directory / name)
+        write_files(directory, files)
 
     def update(self, shares: Mapping[int, float]) -> None:
         for index, share in shares.items():

@@ -30,8 +30,8 @@ def rank_on_engine(ranker: Ranker, engine: Engine, description: str) -> None:
         key = f"ranking-{json_hash([ranker.settings, specs])[:12]}"
 
         def make_arguments() -> tuple[Any, ...]:
-            test_sets = {name: sender.send(key) for name, sender in tests.items()}
-            return settings, train.send(key), test_sets, ranker.protocol, specs
+            test_sets = {name: sender.send() for name, sender in tests.items()}
+            return settings, train.send(), test_sets, ranker.protocol, specs
 
         name = f"architecture {next(iter(specs))}"
         return Task(key=key, name=name, function=rank_group, make_arguments=make_arguments, weight=len(specs))

@@ -78,7 +78,7 @@ def _make_task(
         key=key,
         name=f"{evaluation.run.job or 'evaluation'}: networks {nets[0]} to {nets[-1]}",
         function=evaluate_networks,
-        make_arguments=lambda: (settings, train.send(key), test.send(key), protocol, nets),
+        make_arguments=lambda: (settings, train.send(), test.send(), protocol, nets),
         weight=len(nets) * max(1, evaluation.num_steps),
     )
 

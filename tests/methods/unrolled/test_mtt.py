@@ -18,7 +18,7 @@ from condenset.methods.registry import make_recipe
 from condenset.methods.unrolled.mtt import MIN_STEP_SIZE, TrajectoryMatching, load_or_train_experts, trajectory_distance
 from condenset.methods.unrolled.mtt_recipe import MTTRecipe
 from condenset.methods.unrolled.unrolling import Gradients, differentiate_training
-from condenset.pipeline.cost.run import trial_recipe
+from condenset.pipeline.cost.trial import trial_recipe
 from condenset.runs.context import RunContext
 from helpers.reference_dm import tiny_data
 

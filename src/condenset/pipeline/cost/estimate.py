@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import heapq
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from condenset.data.ipc import Ipc
@@ -18,7 +20,7 @@ class StageCost:
         steps: Iterations of a method, or training steps of all networks.
         step_seconds: Time of a step.
         seconds: Time on one device.
-        parallel_seconds: Time on all devices.
+        parallel_seconds: Time on all devices, if they do nothing else.
     """
 
     name: str
@@ -37,12 +39,14 @@ class JobCost:
         ipc: Images per class.
         stages: The parts of the job.
         classes_per_chunk: Classes that are computed at once.
-        num_chunks: Chunks of classes in an iteration.
+        num_chunks: Chunks of classes in an iteration of the largest shard.
         num_shards: Parts that the classes are divided into for several devices. 1: they are not divided.
         classes_per_shard: Classes of the largest shard.
         undivided: Why the classes cannot be divided over devices. Empty: they can.
-        streamed_bytes: Bytes that an iteration reads from the file of the images. 0: the images are in memory.
-        device_bytes: Peak memory of the device; on a CPU, of the process. 0: not measured.
+        streamed_bytes: Bytes that an iteration of the largest shard reads from the file of the images. 0: the images
+            are in memory.
+        streamed_rate: The same per second.
+        device_bytes: Peak memory of a device with the largest shard; on a CPU, of a process. 0: not measured.
         set_bytes: Size of the set.
         checkpoint_bytes: Size of the checkpoint and the one before, which are deleted at the end.
         network_bytes: Size of the stored networks, unless an earlier job stores them.
@@ -57,6 +61,7 @@ class JobCost:
     classes_per_shard: int
     undivided: str
     streamed_bytes: int
+    streamed_rate: float
     device_bytes: int
     set_bytes: int
     checkpoint_bytes: int
@@ -77,7 +82,8 @@ class CostEstimate:
         precision: Precision of the computation.
         gpus: Number of devices.
         jobs: The sets, each by itself.
-        host_bytes: Peak memory of the process, without files that it maps.
+        parallel_seconds: Time on all devices, which work on all sets at the same time.
+        host_bytes: Peak memory of one process with the whole set, without files that it maps.
         dataset_bytes: Size of the training images.
     """
 
@@ -90,6 +96,7 @@ class CostEstimate:
     precision: str
     gpus: int
     jobs: tuple[JobCost, ...]
+    parallel_seconds: float
     host_bytes: int
     dataset_bytes: int
 
@@ -99,12 +106,27 @@ class CostEstimate:
         return sum(stage.seconds for job in self.jobs for stage in job.stages)
 
     @property
-    def parallel_seconds(self) -> float:
-        """Time on all devices."""
-        return sum(stage.parallel_seconds for job in self.jobs for stage in job.stages)
-
-    @property
     def disk_bytes(self) -> int:
         """Largest size of the run directory without logs: all sets and networks, and the checkpoints of one job."""
         stored = sum(job.set_bytes + job.network_bytes for job in self.jobs)
         return stored + max(job.checkpoint_bytes for job in self.jobs)
+
+
+def estimate_host_bytes(process_bytes: int, jobs: Sequence[JobCost], device: str) -> int:
+    """Return the peak memory of the host: of the process, and of the state of a job while it is written.
+
+    The content of a checkpoint is in memory twice. The state of a GPU is copied to the host before.
+    """
+    is_cpu = device == "cpu"
+    num_states = 2 if is_cpu else 3
+    return max(
+        max(process_bytes, job.device_bytes if is_cpu else 0) + num_states * job.checkpoint_bytes // 2 for job in jobs
+    )
+
+
+def hand_out(times: Sequence[float], num_workers: int) -> float:
+    """Return when the last task ends if tasks of these times are handed out in order as workers become free."""
+    ends = [0.0] * min(num_workers, len(times))
+    for seconds in times:
+        heapq.heapreplace(ends, ends[0] + seconds)
+    return max(ends, default=0.0)

@@ -7,6 +7,7 @@ import warnings
 from dataclasses import dataclass, field
 
 from condenset.data.image_data import ImageData
+from condenset.data.streamed_store import is_streamed
 from condenset.engine.device import ComputeDevice
 from condenset.engine.memory import split_evenly
 from condenset.methods import Recipe, method_of
@@ -32,7 +33,7 @@ class LoopCost:
     Attributes:
         timings: Measurements by number of classes, in increasing order. Others are interpolated linearly.
         classes_per_chunk: Classes that are computed at once in the whole dataset.
-        device_bytes: Peak memory of the device with the whole dataset.
+        device_bytes: Peak memory of the device with the whole dataset, or with the largest shard.
         state_bytes: Size of a checkpoint with the whole dataset.
     """
 
@@ -70,7 +71,12 @@ def interpolate(values: dict[int, float], position: int) -> float:
 
 
 def measure_classes(
-    data: ImageData, recipe: Recipe, compute: ComputeDevice, memory_limit: int | None, shard_classes: int | None = None
+    data: ImageData,
+    recipe: Recipe,
+    compute: ComputeDevice,
+    memory_limit: int | None,
+    shard_classes: int | None = None,
+    part: ImageData | None = None,
 ) -> LoopCost:
     """Measure a method on one chunk of classes, and on as many chunks as a short trial allows.
 
@@ -79,7 +85,8 @@ def measure_classes(
         recipe: The settings of the method.
         compute: Device and precision.
         memory_limit: Limit of the memory in bytes.
-        shard_classes: Classes of a shard, which are measured too if they are few.
+        shard_classes: Classes of the smallest shard, which are measured too if they are few.
+        part: The images of the largest shard, which a device has. None: all.
     """
     meter, num_classes = _LoopMeter(data, recipe, compute, memory_limit), data.num_classes
     first_classes = min(meter.chunk or UNCHUNKED_CLASSES, num_classes)
@@ -97,9 +104,17 @@ def measure_classes(
     return LoopCost(
         timings=timings,
         classes_per_chunk=meter.chunk or num_classes,
-        device_bytes=meter.device_bytes(max(timings), timings[max(timings)]),
+        device_bytes=meter.device_bytes(part or data, max(timings), timings[max(timings)]),
         state_bytes=round(interpolate({num: item.state_bytes for num, item in timings.items()}, num_classes)),
     )
+
+
+def count_streamed_bytes(data: ImageData, recipe: Recipe, compute: ComputeDevice, memory_limit: int | None) -> int:
+    """Return the bytes that an iteration reads from the file of the images; 0 if they are in memory."""
+    if not method_of(recipe).streams_images or not is_streamed(data, compute, memory_limit):
+        return 0
+    batch_size: int = min(getattr(recipe, "batch_size", 0), data.largest_class)
+    return data.num_classes * batch_size * math.prod(data.images.shape[1:])
 
 
 class _LoopMeter:
@@ -129,9 +144,9 @@ class _LoopMeter:
         bytes_per_class = images_per_iteration(self.recipe) * math.prod(self.data.images.shape[1:])
         return int(min(by_time, self.max_bytes // (num_classes * bytes_per_class), self.data.num_classes))
 
-    def device_bytes(self, num_classes: int, timing: LoopTiming) -> int:
-        """Return the peak memory with the whole dataset: that of a trial, and the difference of the estimates."""
-        further_bytes = self._estimate_bytes(self.data, self.recipe) - self._estimates[num_classes]
+    def device_bytes(self, data: ImageData, num_classes: int, timing: LoopTiming) -> int:
+        """Return the peak memory with some data: that of a trial, and the difference of the estimates."""
+        further_bytes = self._estimate_bytes(data, self.recipe) - self._estimates[num_classes]
         return max(0, timing.peak_bytes + further_bytes)
 
     def _estimate_bytes(self, data: ImageData, recipe: Recipe) -> int:

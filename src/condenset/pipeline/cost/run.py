@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import heapq
 import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -12,9 +11,9 @@ from typing import Any
 import torch
 
 from condenset.data.image_data import ImageData
-from condenset.data.outline import outline_dataset, outline_missing
-from condenset.data.streamed_store import is_streamed
+from condenset.data.outline import outline_dataset, outline_first_classes, outline_missing
 from condenset.engine.device import ComputeDevice
+from condenset.engine.memory import split_evenly
 from condenset.errors import UserError, check_int, option, option_name
 from condenset.io.progress import NullProgress
 from condenset.methods import METHODS, DMRecipe, MTTRecipe, Recipe, method_of
@@ -27,12 +26,13 @@ from condenset.methods.matching.pools.training import expert_protocol
 from condenset.methods.matching.recipe import POOL_SAMPLERS
 from condenset.methods.samplers import build_on_meta
 from condenset.methods.sharding import split_shards
-from condenset.pipeline.cost.estimate import CONDENSING, CostEstimate, JobCost, StageCost
-from condenset.pipeline.cost.loop import LoopCost, measure_classes
-from condenset.pipeline.cost.trial import measure_training, random_pixels
+from condenset.pipeline.cost.estimate import CONDENSING, CostEstimate, JobCost, StageCost, estimate_host_bytes, hand_out
+from condenset.pipeline.cost.loop import LoopCost, count_streamed_bytes, measure_classes
+from condenset.pipeline.cost.trial import measure_training, random_pixels, trial_recipe
 from condenset.pipeline.plan import Job, Plan, make_plan
 from condenset.pipeline.request import RunRequest
 from condenset.pipeline.run import plan_run
+from condenset.training.parallel import num_parallel
 from condenset.training.protocol import Protocol
 
 TRAIN_BYTES = 2**28  # of random images that networks train on
@@ -81,9 +81,6 @@ def estimate_cost(
     finally:
         progress.stop()
     process_bytes = ComputeDevice(torch.device("cpu"), torch.float32).peak_memory()
-    host_bytes = process_bytes + max(job.checkpoint_bytes for job in jobs) // 2
-    if compute.device.type == "cpu":
-        host_bytes = max(host_bytes, *(job.device_bytes for job in jobs))
     return CostEstimate(
         dataset=plan.dataset,
         num_classes=data.num_classes,
@@ -94,7 +91,8 @@ def estimate_cost(
         precision=compute.precision,
         gpus=gpus,
         jobs=jobs,
-        host_bytes=host_bytes,
+        parallel_seconds=meter.parallel_seconds(),
+        host_bytes=estimate_host_bytes(process_bytes, jobs, compute.device.type),
         dataset_bytes=data.images.numel(),
     )
 
@@ -129,9 +127,16 @@ class _CostMeter:
 
     def __init__(self, plan: Plan, data: ImageData, compute: ComputeDevice, gpus: int, progress: NullProgress) -> None:
         self.plan, self.data, self.compute, self.gpus, self.progress = plan, data, compute, gpus, progress
-        self._step_seconds: dict[tuple[Protocol, int, bool], float] = {}  # of trainings, which jobs share
+        self._step_seconds: dict[tuple[Protocol, int, bool, int], float] = {}  # of trainings, which jobs share
         self._networks: set[tuple[Protocol, int]] = set()  # that earlier jobs train, and later ones use
         self._generators: list[tuple[str, dict[str, Any]]] = []  # the same of generators
+        self._network_seconds = 0.0  # on all devices, before the sets
+        self._set_tasks, self._score_tasks = list[float](), list[float]()  # times on one device
+
+    def parallel_seconds(self) -> float:
+        """Return the time of the measured jobs on all devices: networks first, then all sets, then all scores."""
+        score_tasks = sorted(self._score_tasks, reverse=True)
+        return self._network_seconds + hand_out(self._set_tasks, self.gpus) + hand_out(score_tasks, self.gpus)
 
     def measure_job(self, job: Job) -> JobCost:
         """Return the cost of a job."""
@@ -140,49 +145,65 @@ class _CostMeter:
         undivided = METHODS[job.method].class_dependence(recipe)
         is_divided = self.gpus > 1 and not undivided
         shards = split_shards(data.num_classes, self.gpus) if is_divided else [range(data.num_classes)]
-        loop = LoopCost()
-        stages = []
+        part = outline_first_classes(data, len(shards[0])) if is_divided else data
+        loop, limit, stages = LoopCost(), self.plan.memory_limit, []
         networks = self._trained_networks(recipe)
         is_trained = networks in self._networks
         if networks and not is_trained:
             self._networks.add(networks)
-            name = "reference network" if isinstance(recipe, NetworkCoresetRecipe) else "pool of networks"
-            stages.append(self._measure_training(name, networks[0], len(data), pixels=True))
+            stages.append(self._network_stage(recipe, networks[0]))
         if not METHODS[job.method].is_coreset and not self._has_generator(recipe):
             self.progress.start(f"measuring {job.name}", None)
-            limit = self.plan.memory_limit
-            loop = measure_classes(data, trial_recipe(recipe), self.compute, limit, min(map(len, shards)))
+            loop = measure_classes(data, trial_recipe(recipe), self.compute, limit, min(map(len, shards)), part)
             stages.append(self._condense_stage(loop, shards))
         num_images = sum(images_per_class(data, recipe))
         if self.plan.protocol:
-            num_decoded = num_images * getattr(recipe, "partition", 1) ** 2
-            stages.append(self._measure_training("scoring", self.plan.protocol, num_decoded, pixels=False))
-        num_weights = self._count_weights(networks)
+            stages.append(self._score_stage(self.plan.protocol, num_images * getattr(recipe, "partition", 1) ** 2))
+        num_weights, streamed_bytes = (
+            self._count_weights(networks),
+            count_streamed_bytes(part, recipe, self.compute, limit),
+        )
         return JobCost(
             method=job.method,
             ipc=recipe.ipc,
             stages=tuple(stages),
-            classes_per_chunk=loop.classes_per_chunk,
-            num_chunks=-(-data.num_classes // loop.classes_per_chunk) if loop.classes_per_chunk else 0,
+            classes_per_chunk=min(loop.classes_per_chunk, part.num_classes),
+            num_chunks=-(-part.num_classes // loop.classes_per_chunk) if loop.classes_per_chunk else 0,
             num_shards=len(shards),
             classes_per_shard=len(shards[0]),
             undivided=undivided,
-            streamed_bytes=self._streamed_bytes(recipe),
+            streamed_bytes=streamed_bytes,
+            streamed_rate=streamed_bytes / loop.step_seconds(part.num_classes) if loop.num_steps else 0.0,
             device_bytes=loop.device_bytes + self._pool_bytes(recipe) if loop.timings else 0,
             set_bytes=num_images * math.prod(data.images.shape[1:]) * FLOAT_BYTES,
             checkpoint_bytes=2 * loop.state_bytes,
             network_bytes=(0 if is_trained else num_weights * FLOAT_BYTES) + _generator_bytes(recipe, loop),
         )
 
+    def _network_stage(self, recipe: Recipe, protocol: Protocol) -> StageCost:
+        """Return the cost of the networks that a method trains on the dataset."""
+        name = "reference network" if isinstance(recipe, NetworkCoresetRecipe) else "pool of networks"
+        stage, _ = self._measure_training(name, protocol, len(self.data), protocol.num_networks, pixels=True)
+        self._network_seconds += stage.parallel_seconds
+        return stage
+
+    def _score_stage(self, protocol: Protocol, num_images: int) -> StageCost:
+        """Return the cost of the networks that score a set."""
+        total = protocol.num_networks * len(self.plan.condense_jobs)
+        stage, tasks = self._measure_training("scoring", protocol, num_images, total, pixels=False)
+        self._score_tasks += tasks
+        return stage
+
     def _condense_stage(self, loop: LoopCost, shards: Sequence[range]) -> StageCost:
         """Return the cost of the loop of a method: all classes on one device, or shards on all devices."""
-        num_classes = self.data.num_classes
+        num_classes, tasks = self.data.num_classes, [loop.seconds(len(shard)) for shard in shards]
+        self._set_tasks += tasks
         return StageCost(
             name=CONDENSING,
             steps=loop.num_steps,
             step_seconds=loop.step_seconds(num_classes),
             seconds=loop.seconds(num_classes),
-            parallel_seconds=hand_out([loop.seconds(len(shard)) for shard in shards], self.gpus),
+            parallel_seconds=hand_out(tasks, self.gpus),
         )
 
     def _trained_networks(self, recipe: Recipe) -> tuple[Protocol, int] | None:
@@ -223,52 +244,48 @@ class _CostMeter:
         network = build_on_meta(protocol.network, self.data)
         return protocol.num_networks * num_states * sum(parameter.numel() for parameter in network.parameters())
 
-    def _measure_training(self, name: str, protocol: Protocol, num_images: int, *, pixels: bool) -> StageCost:
-        """Return the cost of training networks on a number of images, stored as pixels or as floats."""
-        shape, num_classes = self.data.images.shape[1:], self.data.num_classes
-        num_trial = min(num_images, max(protocol.batch_size, TRAIN_BYTES // math.prod(shape)))
-        key = (protocol, num_trial, pixels)
-        if key not in self._step_seconds:
-            self.progress.start(f"measuring {name}", None)
-            images = random_pixels(num_trial, shape)
-            inputs = images if pixels else images / 64 - 2
-            self._step_seconds[key] = measure_training(inputs, num_classes, protocol, self.compute)
-        seconds = self._step_seconds[key]
-        steps, num = protocol.training_steps(num_images), protocol.num_networks
-        return StageCost(
+    def _measure_training(
+        self, name: str, protocol: Protocol, num_images: int, total: int, *, pixels: bool
+    ) -> tuple[StageCost, list[float]]:
+        """Return the cost of training networks, and the times of its tasks on one device.
+
+        Args:
+            name: What is trained.
+            protocol: How the networks are trained.
+            num_images: Images to train on.
+            total: Networks that train at the same time on all devices, also those of other jobs.
+            pixels: The images are stored as pixels, not as floats.
+        """
+        num, steps = protocol.num_networks, protocol.training_steps(num_images)
+        at_once = min(num, num_parallel(protocol, self.data, self.compute))
+        group_size = min(at_once, -(-total // self.gpus))  # few networks for many devices train alone, which is slower
+        self.progress.start(f"measuring {name}", None)
+        seconds, task_seconds = (
+            self._measure_step(protocol, num_images, pixels, size) for size in (at_once, group_size)
+        )
+        tasks = [(group.stop - group.start) * steps * task_seconds for group in split_evenly(num, group_size)]
+        stage = StageCost(
             name=f"{name}, {num} × {protocol.network}" if num > 1 else name,
             steps=num * steps,
             step_seconds=seconds,
             seconds=num * steps * seconds,
-            parallel_seconds=-(-num // self.gpus) * steps * seconds,
+            parallel_seconds=hand_out(tasks, self.gpus),
         )
+        return stage, tasks
 
-    def _streamed_bytes(self, recipe: Recipe) -> int:
-        """Return the bytes that an iteration reads from the file of the images; 0 if they are in memory."""
-        data, limit = self.data, self.plan.memory_limit
-        if not method_of(recipe).streams_images or not is_streamed(data, self.compute, limit):
-            return 0
-        batch_size: int = min(getattr(recipe, "batch_size", 0), data.largest_class)
-        return data.num_classes * batch_size * math.prod(data.images.shape[1:])
+    def _measure_step(self, protocol: Protocol, num_images: int, pixels: bool, num_networks: int) -> float:
+        """Return the time of a training step of one of several networks that train in parallel."""
+        shape = self.data.images.shape[1:]
+        num_trial = min(num_images, max(protocol.batch_size, TRAIN_BYTES // math.prod(shape)))
+        key = (protocol, num_trial, pixels, num_networks)
+        if key not in self._step_seconds:
+            images = random_pixels(num_trial, shape)
+            inputs = images if pixels else images / 64 - 2
+            seconds = measure_training(inputs, self.data.num_classes, protocol, self.compute, num_networks)
+            self._step_seconds[key] = seconds
+        return self._step_seconds[key]
 
 
 def _generator_bytes(recipe: Recipe, loop: LoopCost) -> int:
     """Return the largest size of a stored generator: the state of its training has two moments per weight."""
     return loop.state_bytes // 3 if isinstance(recipe, GenerativeRecipe) else 0
-
-
-def hand_out(times: Sequence[float], num_workers: int) -> float:
-    """Return when the last task ends if tasks of these times are handed out in order as workers become free."""
-    ends = [0.0] * min(num_workers, len(times))
-    for seconds in times:
-        heapq.heapreplace(ends, ends[0] + seconds)
-    return max(ends)
-
-
-def trial_recipe(recipe: Recipe) -> Recipe:
-    """Return the recipe of a trial: a pool has one network of one epoch, since the time depends on neither."""
-    if isinstance(recipe, MTTRecipe):
-        return dataclasses.replace(recipe, pool="", pool_size=1, max_start_epoch=1, expert_epochs=1)
-    if not isinstance(recipe, DMRecipe) or recipe.sampler not in POOL_SAMPLERS:
-        return recipe
-    return dataclasses.replace(recipe, pool="", group="all", pool_size=1, pool_epochs=1)

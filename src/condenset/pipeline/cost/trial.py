@@ -20,11 +20,12 @@ from torch import Tensor
 
 from condenset.data.image_data import ImageData
 from condenset.engine.device import ComputeDevice
-from condenset.methods import Recipe, method_of
+from condenset.methods import DMRecipe, MTTRecipe, Recipe, method_of
+from condenset.methods.matching.recipe import POOL_SAMPLERS
 from condenset.runs.context import RunContext
 from condenset.runs.loop import Interrupted
 from condenset.training.dataset import DeviceDataset
-from condenset.training.parallel import num_parallel, train_in_parallel
+from condenset.training.parallel import train_in_parallel
 from condenset.training.protocol import Protocol
 from condenset.training.trainer import Trainer
 
@@ -65,6 +66,15 @@ def sample_classes(
     )
     ipc = recipe.ipc if isinstance(recipe.ipc, int) else recipe.ipc[:num_classes]
     return trial, dataclasses.replace(recipe, ipc=ipc)
+
+
+def trial_recipe(recipe: Recipe) -> Recipe:
+    """Return the recipe of a trial: a pool has one network of one epoch, since the time depends on neither."""
+    if isinstance(recipe, MTTRecipe):
+        return dataclasses.replace(recipe, pool="", pool_size=1, max_start_epoch=1, expert_epochs=1)
+    if not isinstance(recipe, DMRecipe) or recipe.sampler not in POOL_SAMPLERS:
+        return recipe
+    return dataclasses.replace(recipe, pool="", group="all", pool_size=1, pool_epochs=1)
 
 
 def images_per_iteration(recipe: Recipe) -> int:
@@ -152,21 +162,23 @@ def median_step_seconds(samples: Sequence[tuple[float, int]]) -> float:
     return statistics.median((end - start) / (last - first) for (start, first), (end, last) in pairs)
 
 
-def measure_training(images_NCHW: Tensor, num_classes: int, protocol: Protocol, compute: ComputeDevice) -> float:
-    """Return the seconds of a training step of one network, with as many networks in parallel as an evaluation has.
+def measure_training(
+    images_NCHW: Tensor, num_classes: int, protocol: Protocol, compute: ComputeDevice, num_networks: int
+) -> float:
+    """Return the seconds of a training step of one of several networks that train in parallel.
 
     Args:
         images_NCHW: Images to train on: floats, or uint8 as in a dataset.
         num_classes: The number of classes.
         protocol: How the networks are trained.
         compute: Device and precision.
+        num_networks: Networks that train in parallel.
     """
     protocol = dataclasses.replace(protocol, steps=MAX_STEPS)
     scale, shift = (torch.full((images_NCHW.shape[1], 1, 1), value, device=compute.device) for value in (1 / 64, -2.0))
     labels = torch.arange(len(images_NCHW), device=compute.device) % num_classes
     dataset = DeviceDataset(images_NCHW.to(compute.device), labels, scale, shift, True, num_classes)
-    num = min(protocol.num_networks, num_parallel(protocol, dataset, compute))
-    trainers = [Trainer(protocol.network, dataset, protocol, compute) for _ in range(num)]
+    trainers = [Trainer(protocol.network, dataset, protocol, compute) for _ in range(num_networks)]
     trainings = [trainer.iter_train(0, "trial", number) for number, trainer in enumerate(trainers)]
     samples: list[tuple[float, int]] = []
     first = trainers[0].steps_per_epoch if compute.device.type == "cuda" else 1  # steps that are captured on a GPU
@@ -177,4 +189,4 @@ def measure_training(images_NCHW: Tensor, num_classes: int, protocol: Protocol, 
             samples.append((time.monotonic(), done))
             if len(samples) > 1 and samples[-1][0] - samples[0][0] >= TRIAL_SECONDS:
                 break
-    return median_step_seconds(samples) / num
+    return median_step_seconds(samples) / num_networks

@@ -39,7 +39,7 @@ def train_on_engine(
             key=f"{prefix}{numbers[0]:04d}",
             name=f"networks {numbers[0]} to {numbers[-1]} of a pool",
             function=train_pool_networks,
-            make_arguments=lambda: (settings, sender.send(numbers[0]), spec, numbers),
+            make_arguments=lambda: (settings, sender.send(), spec, numbers),
             weight=len(numbers),
         )
 
