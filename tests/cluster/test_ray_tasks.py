@@ -119,8 +119,10 @@ def test_failed_run_leaves_no_actor_in_an_open_connection(cluster: Cluster) -> N
         ray.get(engine.collector.take.remote())
         raise KeyboardInterrupt
     assert ray.is_initialized()
+    deadline = time.monotonic() + 60  # Ray does not wait until a killed actor has ended
     with pytest.raises(ray.exceptions.ActorDiedError):
-        ray.get(engine.collector.take.remote())
+        while time.monotonic() < deadline:
+            ray.get(engine.collector.take.remote())
 
 
 def test_worker_that_no_node_can_run_is_refused(cluster: Cluster) -> None:
