@@ -40,7 +40,7 @@ def test_paper_is_the_schedule_of_the_paper() -> None:
 
 @pytest.mark.parametrize("method", DIGITS_ITERATIONS)
 def test_a_comparison_on_digits_is_quick(method: str) -> None:
-    """A comparison of all methods on two cores takes less than 15 minutes."""
+    """The presets that keep a comparison of all methods at about 15 minutes on two cores."""
     recipe: Any = make_recipe(method, ipc=10, name="digits", size=8)
     assert recipe.iterations == DIGITS_ITERATIONS[method]
 

@@ -14,7 +14,7 @@ from condenset.cli.common import announce, drop_unset, in_terminal, parse_networ
 from condenset.cli.completion import complete_dataset, complete_set
 from condenset.cli.console import print_evaluation, print_files, print_line
 from condenset.cli.evaluation_options import (
-    EvaluationEpochs,
+    Epochs,
     EvaluationNetworks,
     EvaluationOut,
     EvaluationProtocolName,
@@ -67,7 +67,7 @@ def evaluate_command(
     network: EvaluationNetworks = None,
     protocol: EvaluationProtocolName = None,
     num_networks: NumNetworks = None,
-    epochs: EvaluationEpochs = None,
+    epochs: Epochs = None,
     augment: Augment = None,
     learned_steps: LearnedSteps = None,
     seed: EvaluationSeed = None,

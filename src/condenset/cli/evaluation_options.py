@@ -56,15 +56,6 @@ Epochs = Annotated[
         "protocol trains one more, as the code of the paper does.",
     ),
 ]
-EvaluationEpochs = Annotated[
-    int | None,
-    typer.Option(
-        "--epochs",
-        metavar="NUMBER",
-        help="Training epochs on each set (default: 1000, modern 1500; fewer for digits). The paper protocol trains "
-        "one more, as the code of the paper does.",
-    ),
-]
 Whole = Annotated[
     bool | None, typer.Option("--whole/--no-whole", help="Also train on the whole dataset (default: --whole).")
 ]

@@ -35,7 +35,7 @@ def test_answer_without_comparisons_or_dataset() -> None:
 def test_answer_about_a_set_without_score() -> None:
     record = {"label": "dm, 2 per class", "method": "dm", "ipc": 2, "images": 6, "condense_seconds": 200.0}
     assert answer(make_content(records=[record])) == (
-        "6 synthetic images were made from 24 real ones. They have not been scored. Condensing took 3 min 20 s."
+        "6 synthetic images were made from 24 real images. They have not been scored. Condensing took 3 min 20 s."
     )
 
 

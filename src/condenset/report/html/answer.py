@@ -58,7 +58,7 @@ def write_answer(content: ReportContent, record: Record) -> str:
     images = _describe_images(content, record)
     time = _describe_time(record)
     if "accuracy_mean" not in record:
-        source = f" from {num_train:,} real ones" if num_train else ""
+        source = f" from {num_train:,} real images" if num_train else ""
         return f"{images} were made{source}. They have not been scored.{time}"
     replaced = f" replace {num_train:,}" if num_train else ""
     others = [f"{format_percent(whole['accuracy_mean'])}% with the whole dataset"] if whole else []
