@@ -1,15 +1,18 @@
 """Compare `condenset plan` with real runs: time and memory of three settings, predicted and measured.
 
-python benchmarks/planning.py --device cuda     # about three minutes on an H200
+python benchmarks/planning.py --device cuda     # about four minutes on an H200
 python benchmarks/planning.py --device cpu      # small networks, less than two minutes
 
-Data are random images. The real run has as many iterations and epochs as the plan.
+Data are random images. The real run has as many iterations and epochs as the plan. Each setting has its own process,
+because the memory of earlier captures stays allocated.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -115,16 +118,16 @@ CPU_SETTINGS = (
 )
 
 
-def compare(setting: Setting, compute: ComputeDevice) -> list[list[str]]:
+def compare(setting: Setting, device_name: str, precision: str) -> list[list[str]]:
     """Return rows with the predicted and the measured time of every stage, and the memory."""
+    compute = ComputeDevice.select(device_name, precision)
     began = time.monotonic()
     sizes: dict[str, Any] = {
         "classes": setting.classes,
         "images": setting.images,
         "load_fields": {"size": setting.size},
     }
-    device = {"device": str(compute.device), "precision": compute.precision}
-    cost = estimate_cost(setting.request, dataset="random", **sizes, **device)
+    cost = estimate_cost(setting.request, dataset="random", **sizes, device=device_name, precision=precision)
     plan_seconds = time.monotonic() - began
     predicted = {"networks": 0.0, "condense": 0.0, "score": 0.0}
     for stage in cost.jobs[0].stages:
@@ -150,9 +153,10 @@ def run_setting(setting: Setting, compute: ComputeDevice) -> tuple[dict[str, flo
     (job,) = plan.condense_jobs
     with tempfile.TemporaryDirectory() as directory:
         run = RunContext(compute=compute, directory=Path(directory), job=job.name)
+        allocated_bytes = torch.cuda.memory_allocated() if compute.device.type == "cuda" else 0  # by the plan
         compute.reset_peak_memory()
         condensed = METHODS[setting.method].condense(data, job.recipe, run)
-        peak_bytes = compute.peak_memory()
+        peak_bytes = compute.peak_memory() - allocated_bytes
         assert plan.protocol is not None
         scores = score_set(condensed, test, plan.protocol, run)
     seconds = {
@@ -171,7 +175,10 @@ def main(
     compute = ComputeDevice.select(device, precision)
     settings = GPU_SETTINGS if compute.device.type == "cuda" else CPU_SETTINGS
     print(f"{compute.hardware}, {compute.precision}, torch {torch.__version__}")
-    rows = [row for setting in settings for row in compare(setting, compute)]
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=spawn, max_tasks_per_child=1) as pool:
+        tasks = [pool.submit(compare, setting, str(compute.device), compute.precision) for setting in settings]
+        rows = [row for task in tasks for row in task.result()]
     print_table(["setting", "quantity", "predicted", "measured", "ratio"], rows)
 
 

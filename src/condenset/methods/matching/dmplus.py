@@ -3,7 +3,7 @@
 - Partition: four images in one, and sixteen in one if there is one image per class and the images have 32 pixels.
 - Networks of all stages of their training, calibrated by a later stage.
 - Color, crop, cutout and flip together, and 256 real images per class.
-- Few images per class need more calibration, and many a higher learning rate.
+- Few images per class need more calibration, and many a higher learning rate. Many classes need more calibration.
 - The learning rate falls linearly, and the result is the mean of the images over the second half of the iterations.
 
 The settings were chosen on training images that were held out; see docs/results/family.md.
@@ -42,12 +42,12 @@ def ipc_defaults(ipc: int) -> dict[str, Any]:
 
 
 def presets(ipc: int, dataset: str, size: int) -> dict[str, Any]:
-    """Return the partition for an image size, shorter runs for large images, and settings of single datasets."""
+    """Return the partition for an image size, shorter runs for large images and sets, and settings of datasets."""
     partition = default_partition(size, 4 if ipc == 1 and size >= 32 else 2)
-    calibration = {"calibration": max(0.6, 10 / ipc)} if dataset == "cifar100" and ipc > 10 else {}
+    large = {"calibration": max(0.6, 10 / ipc), "iterations": 5_000} if dataset == "cifar100" and ipc > 10 else {}
     shorter: dict[str, Any] = {"iterations": 3_000, "pool_size": 5, "pool_epochs": 30} if size >= 64 else {}
     quick = {**dm_presets(ipc, dataset, size), "iterations": 200} if (dataset, size) == DIGITS else {}
-    return {**calibration, **shorter, **quick, "partition": partition}
+    return {**large, **shorter, **quick, "partition": partition}
 
 
 METHOD = dataclasses.replace(
