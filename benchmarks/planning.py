@@ -29,7 +29,7 @@ from condenset.pipeline.cost.run import estimate_cost
 from condenset.pipeline.plan import make_plan
 from condenset.pipeline.request import RunRequest
 from condenset.runs.context import RunContext
-from condenset.training.evaluation import score_set
+from condenset.training.scoring import score_set
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,8 @@ from condenset.cli.console import print_table
 from condenset.engine import ComputeDevice
 from condenset.engine.cuda_graph import capture_step
 from condenset.errors import check_choice
-from condenset.methods import DMRecipe, DSARecipe
+from condenset.methods import DMRecipe
+from condenset.methods.gradient.dsa import DSARecipe
 from condenset.methods.gradient.gradient_matching import GradientMatching
 from condenset.methods.matching.dm import DistributionMatching, make_problem
 from condenset.runs.context import RunContext

@@ -171,7 +171,8 @@ def main(
     path = parent / f"condenset-random-{classes}x{images}x{size}"
     if not is_memmap(path):
         write_random_import(path, classes, images, size)
-    data = read_memmap(path).train
+    data = read_memmap(path).train.data
+    assert data is not None
     num_bytes = data.images.numel()
     shape = f"{classes} classes, {images} images each, {size}x{size} ({format_bytes(num_bytes)})"
     print(f"{compute.hardware}, torch {torch.__version__}, {compute.precision}: {shape}, {ipc} per class")

@@ -16,15 +16,15 @@ from condenset import networks
 from condenset.engine import ComputeDevice, rng
 from condenset.engine.cuda_graph import capture_step
 from condenset.methods import METHODS, Recipe
-from condenset.methods.matching.pools.training import train_pool
+from condenset.methods.pools.pool_training import train_pool
 from condenset.methods.registry import make_recipe
 from condenset.runs.context import RunContext
 from condenset.runs.loop import Interrupted
 from condenset.search.ranking import rank_architectures
 from condenset.training.dataset import DeviceDataset
-from condenset.training.evaluation import score_set
 from condenset.training.parallel import train_in_parallel
 from condenset.training.protocol import Protocol
+from condenset.training.scoring import score_set
 from condenset.training.trainer import Trainer
 from helpers.graph_replay import disable_capture
 from helpers.imports import tiny_import
@@ -34,7 +34,7 @@ from helpers.reference_dm import tiny_data
 GPU = "cuda"
 NETWORK = "convnet(width=16, depth=2)"
 FIELDS: dict[str, dict[str, Any]] = {
-    "mmd": {"iterations": 5, "batch_size": 4, "kernel": "laplacian"},
+    "mmd": {"iterations": 5, "batch_size": 4, "objective": "kernel"},
     "dd": {"iterations": 3, "batch_size": 4, "network": "lenet", "steps": 2, "epochs": 2},
     "ld": {"iterations": 5, "batch_size": 4, "network": NETWORK},
     "dsa": {"iterations": 2, "batch_size": 4, "outer_steps": 3, "inner_epochs": 2, "network": NETWORK},
@@ -168,7 +168,7 @@ def test_a_resumed_run_repeats_to_the_bit(method: str, tmp_path: Path, monkeypat
     monkeypatch.setattr("condenset.runs.loop.SYNC_SECONDS", 0.0)
     data, recipe = tiny_data([6, 4, 6], size=16), make_gpu_recipe(method)
     run = run_on_gpu(directory=tmp_path, job="job")
-    run.stop_requested = True
+    run.stop.requested = True
     with pytest.raises(Interrupted):
         METHODS[method].condense(data, recipe, run)
     resumed = METHODS[method].condense(data, recipe, run_on_gpu(directory=tmp_path, job="job"))

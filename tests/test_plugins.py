@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 
 import condenset as cs
+from condenset.methods import make_recipe
+from condenset.methods.registry import describe_methods
+from condenset.pipeline.request import parse_settings
 
 PLUGIN = '''
 """An installed package that adds a method, a network and a dataset."""
@@ -34,6 +37,9 @@ class FirstRecipe(Recipe):
     """Settings of the method `first`."""
 
     offset: int = 0
+    weight: float = 1.0
+    note: str | None = None
+    ratios: tuple[float, ...] = ()
 
 
 def condense(data, recipe, run):
@@ -125,6 +131,20 @@ def test_registered_items_work_from_python() -> None:
     assert scores.mean > 0.5
     matched = cs.condense(data.train, "dm", ipc=1, network="linear", iterations=2, device="cpu", verbose=False)
     assert matched.provenance["recipe"]["network"] == "linear"
+
+
+@pytest.mark.usefixtures("registered")
+def test_settings_of_a_method_whose_module_evaluates_annotations() -> None:
+    assert parse_settings(("first.offset=5", "first.weight=2", "first.note=a")) == (
+        {},
+        {"first": {"offset": 5, "weight": 2.0, "note": "a"}},
+    )
+    weight = make_recipe("first", ipc=1, name="", size=0, weight=2).weight  # type: ignore[attr-defined]
+    assert (weight, type(weight)) == (2.0, float)
+    fields = next(entry["fields"] for entry in describe_methods() if entry["name"] == "first")
+    assert [field["type"] for field in fields if field["name"] == "offset"] == ["int"]
+    with pytest.raises(cs.UserError, match=r"ratios cannot be set by --set: its type is tuple\[float, ...\]"):
+        parse_settings(("ratios=1",))
 
 
 def test_an_installed_package_adds_items_to_the_command_line(site: Path, tmp_path: Path) -> None:

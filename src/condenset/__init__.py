@@ -24,38 +24,12 @@ if TYPE_CHECKING:
     from condenset.data.set_import import import_set as import_set
     from condenset.errors import UserError as UserError
     from condenset.methods import METHODS as METHODS
-    from condenset.methods import CAFERecipe as CAFERecipe
-    from condenset.methods import DANCERecipe as DANCERecipe
-    from condenset.methods import DataDAMRecipe as DataDAMRecipe
-    from condenset.methods import DCCRecipe as DCCRecipe
-    from condenset.methods import DCRecipe as DCRecipe
-    from condenset.methods import DDRecipe as DDRecipe
-    from condenset.methods import DMPlusRecipe as DMPlusRecipe
     from condenset.methods import DMRecipe as DMRecipe
-    from condenset.methods import DSARecipe as DSARecipe
-    from condenset.methods import DSDMRecipe as DSDMRecipe
-    from condenset.methods import ForgettingRecipe as ForgettingRecipe
-    from condenset.methods import GANRecipe as GANRecipe
-    from condenset.methods import GMMNRecipe as GMMNRecipe
-    from condenset.methods import GTNRecipe as GTNRecipe
-    from condenset.methods import HerdingRecipe as HerdingRecipe
-    from condenset.methods import IDCRecipe as IDCRecipe
-    from condenset.methods import IDMRecipe as IDMRecipe
-    from condenset.methods import KCenterRecipe as KCenterRecipe
-    from condenset.methods import KIPRecipe as KIPRecipe
-    from condenset.methods import LDRecipe as LDRecipe
-    from condenset.methods import M3DRecipe as M3DRecipe
     from condenset.methods import Method as Method
-    from condenset.methods import MMDRecipe as MMDRecipe
-    from condenset.methods import MTTRecipe as MTTRecipe
-    from condenset.methods import NCFMRecipe as NCFMRecipe
-    from condenset.methods import RandomRecipe as RandomRecipe
     from condenset.methods import Recipe as Recipe
-    from condenset.methods import TGDDRecipe as TGDDRecipe
-    from condenset.methods import VAERecipe as VAERecipe
     from condenset.methods import register_method as register_method
-    from condenset.methods.matching.pools.pool import NetworkPool as NetworkPool
-    from condenset.methods.matching.pools.training import train_pool as train_pool
+    from condenset.methods.pools.pool import NetworkPool as NetworkPool
+    from condenset.methods.pools.pool_training import train_pool as train_pool
     from condenset.networks import NETWORKS as NETWORKS
     from condenset.networks import register_network as register_network
     from condenset.networks import search_space as search_space
@@ -83,41 +57,9 @@ _PUBLIC = {
     "data.packaged_sets": ("list_condensed", "load_condensed"),
     "data.set_import": ("import_set",),
     "errors": ("UserError",),
-    "methods": (
-        "METHODS",
-        "CAFERecipe",
-        "DANCERecipe",
-        "DCCRecipe",
-        "DCRecipe",
-        "DDRecipe",
-        "DMPlusRecipe",
-        "DMRecipe",
-        "DSARecipe",
-        "DSDMRecipe",
-        "DataDAMRecipe",
-        "ForgettingRecipe",
-        "GANRecipe",
-        "GMMNRecipe",
-        "GTNRecipe",
-        "HerdingRecipe",
-        "IDCRecipe",
-        "IDMRecipe",
-        "KCenterRecipe",
-        "KIPRecipe",
-        "LDRecipe",
-        "M3DRecipe",
-        "MMDRecipe",
-        "MTTRecipe",
-        "Method",
-        "NCFMRecipe",
-        "RandomRecipe",
-        "Recipe",
-        "TGDDRecipe",
-        "VAERecipe",
-        "register_method",
-    ),
-    "methods.matching.pools.pool": ("NetworkPool",),
-    "methods.matching.pools.training": ("train_pool",),
+    "methods": ("METHODS", "DMRecipe", "Method", "Recipe", "register_method"),
+    "methods.pools.pool": ("NetworkPool",),
+    "methods.pools.pool_training": ("train_pool",),
     "networks": ("NETWORKS", "register_network", "search_space"),
     "pipeline.api": ("condense", "evaluate"),
     "pipeline.report.run": ("write_report",),

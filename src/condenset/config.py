@@ -56,9 +56,20 @@ def check_bool_fields(config: object, *names: str) -> None:
         check(isinstance(value, bool), f"{name} must be true or false", value)
 
 
+def check_text_fields(config: object, *names: str) -> None:
+    """Check that fields are text."""
+    for name in names:
+        check(isinstance(getattr(config, name), str), f"{name} must be text", getattr(config, name))
+
+
 def field_names(config_class: type[Any]) -> set[str]:
     """Return the names of a dataclass's fields."""
     return {field.name for field in dataclasses.fields(config_class)}
+
+
+def type_name(field: dataclasses.Field[Any]) -> str:
+    """Return the annotation of a field as text, such as `int`. A module may or may not evaluate its annotations."""
+    return field.type.__name__ if isinstance(field.type, type) else str(field.type)
 
 
 def describe_fields(
@@ -74,7 +85,7 @@ def describe_fields(
     return [
         {
             "name": field.name,
-            "type": str(field.type),
+            "type": type_name(field),
             "default": None if field.default is dataclasses.MISSING else field.default,
             **({"choices": list(choices[field.name])} if field.name in choices else {}),
             "description": descriptions.get(field.name, ""),
@@ -101,7 +112,7 @@ def make_config(config_class: type[T], description: str, fields: dict[str, Any])
     Raises:
         UserError: A name is unknown (the message suggests the nearest one), or a value is invalid.
     """
-    types = {field.name: field.type for field in dataclasses.fields(config_class)}  # type: ignore[arg-type]
+    types = {field.name: type_name(field) for field in dataclasses.fields(config_class)}  # type: ignore[arg-type]
     for name in fields:
         check_choice(description, name, types)
     values = dict(fields)

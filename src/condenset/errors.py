@@ -6,6 +6,7 @@ import difflib
 import math
 import numbers
 import os
+import shlex
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -82,6 +83,11 @@ def option_name(name: str) -> str:
     formatter = _flag_formatter.get()
     flag = formatter(name) if formatter else None
     return name if flag in (None, f"--{name.replace('_', '-')}") else str(flag)
+
+
+def format_command(*words: object) -> str:
+    """Return a condenset command that can be pasted into a shell, such as `condenset resume 'runs/my photos'`."""
+    return shlex.join(["condenset", *map(str, words)])
 
 
 def check(condition: bool, rule: str, value: object) -> None:

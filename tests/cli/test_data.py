@@ -144,11 +144,3 @@ def test_data_list_shows_absolute_sources(condenset: CommandRunner, tmp_path: Pa
     assert condenset("data", "import", "own", "mine", "--test", "other").code == 0
     entry = next(e for e in json.loads(condenset("data", "list", "--json").out) if e["name"] == "mine")
     assert entry["title"] == f"{tmp_path / 'own'}; test images from {tmp_path / 'other'}"
-
-
-def test_data_check_reports_classes_too_small_for_a_hold_out(condenset: CommandRunner, tmp_path: Path) -> None:
-    make_classes(tmp_path / "own", "a", count=3)
-    make_classes(tmp_path / "own", ["b", "c"], count=1)
-    result = condenset("data", "check", "own", "--test-share", 0.5)
-    assert result.code == 2 and "classes: b 1, c 1, a 3\n" in result.out
-    assert "but 'b', 'c' have one" in result.err and "--test PATH" in result.err

@@ -100,5 +100,5 @@ def test_data_directory(condenset: CommandRunner, tmp_path: Path) -> None:
 
 
 def test_doctor_does_not_import_torch_itself() -> None:
-    script = "import sys, condenset.cli.installation; print({'torch', 'numpy'} & {*sys.modules})"
+    script = "import sys, condenset.cli.doctor; print({'torch', 'numpy'} & {*sys.modules})"
     assert subprocess.check_output([sys.executable, "-c", script], text=True) == "set()\n"

@@ -41,6 +41,7 @@ def test_run_prints_its_plan(condenset: CommandRunner, toy: Path, tmp_path: Path
     ("command", "options", "expected"),
     [
         ("run", ("--ipc", "1,2", "--seed", 3, "--no-whole"), "--ipc 1,2 --method random,dm"),
+        ("run", ("--lr", 2, "--init", "noise", "--zca"), "--lr 2.0 --init noise --zca --method random,dm"),
         ("compare", ("--ipc", 1, "--method", "dm", "--method", "mmd", "--nets", 2), "--ipc 1 --nets 2 --method dm,mmd"),
         (
             "condense",

@@ -26,7 +26,7 @@ def test_options_are_named_by_the_interface() -> None:
             "--size",
         )
         assert option("momentum", 0.5) == "--set momentum=0.5"  # a field without a flag
-        assert option("fixed_network", True) == "--set fixed_network=true"
+        assert option("clamp", True) == "--set clamp=true"
         assert (option_name("num_networks"), option_name("size")) == ("--nets", "size")
         assert by_interface(command_line="a", python="b") == "a"
     assert by_interface(command_line="a", python="b") == "b"

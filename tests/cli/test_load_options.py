@@ -38,11 +38,9 @@ def test_condense_holds_nothing_out(photos: Path, condenset: CommandRunner) -> N
     assert recipe["fingerprint"] == load(photos).train.fingerprint
 
 
-@pytest.mark.filterwarnings("default")
 def test_train_and_test_are_paths(photos: Path, tmp_path: Path, condenset: CommandRunner) -> None:
-    make_classes(tmp_path / "more", "AB", count=2)
-    result = condenset("run", "--train", "photos", "--test", "more", *RANDOM, *TINY)
-    assert "condenset: warning: " in result.err and "'A' for 'a'" in result.err
+    make_classes(tmp_path / "more", "ab", count=2, seed=1)
+    assert condenset("run", "--train", "photos", "--test", "more", *RANDOM, *TINY).code == 0
     recipe = tomllib.loads(Path("a/recipe.toml").read_text())
     assert (recipe["dataset"], recipe["test"]) == (str(photos), str(tmp_path / "more"))
     assert "exclude each other" in condenset("run", "photos", "--train", "photos").error_line

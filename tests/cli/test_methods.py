@@ -34,7 +34,7 @@ def test_json_has_the_fields_of_every_method(condenset: CommandRunner) -> None:
     }
     assert fields["init"]["choices"] == ["real", "noise"]
     assert (fields["outer_steps"]["type"], fields["outer_steps"]["default"]) == ("int | None", None)
-    assert "kernel" in {field["name"] for field in rows["mmd"] if "choices" in field}
+    assert "kernel" in {field["name"] for field in rows["kip"] if "choices" in field}
     assert [row["fields"] for row in json.loads(condenset("methods", "dsa", "--json").out)] == [rows["dsa"]]
 
 

@@ -15,6 +15,7 @@ from condenset.experiments import start
 from condenset.experiments.types import ExperimentResult, Table
 from condenset.pipeline import run as pipeline_run
 from condenset.pipeline.request import RunRequest
+from condenset.pipeline.results import RunResult
 from condenset.report.charts import new_chart
 from condenset.runs.context import RunContext
 from helpers.command_line import CommandRunner, write_npz
@@ -36,9 +37,9 @@ def test_every_option_of_a_run_is_passed_on(
 ) -> None:
     calls: list[tuple[RunRequest, dict[str, Any]]] = []
 
-    def start_run(request: RunRequest, **options: Any) -> pipeline_run.RunResult:
+    def start_run(request: RunRequest, **options: Any) -> RunResult:
         calls.append((request, options))
-        result = pipeline_run.RunResult(directory=Path("o"), records=[])
+        result = RunResult(directory=Path("o"), records=[])
         options.pop("show_result")(result)
         return result
 

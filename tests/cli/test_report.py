@@ -91,7 +91,7 @@ def test_a_bug_in_the_report_does_not_hide_the_result(
 
 def test_a_stop_while_the_report_is_written_is_not_a_bug(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(*_: object) -> None:
-        run.stop_requested = signal.SIGINT
+        run.stop.requested = signal.SIGINT
         raise RuntimeError("stopped by a signal")
 
     run = RunContext(compute=ComputeDevice.select("cpu"), directory=finished)

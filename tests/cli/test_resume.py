@@ -152,12 +152,11 @@ def test_a_stopped_run_repeats_its_options_for_the_output(
 
 def test_remarks_on_the_files_are_not_repeated(condenset: CommandRunner, tmp_path: Path) -> None:
     make_classes(tmp_path / "photos" / "train", ["cat", "dog"], count=4)
-    make_classes(tmp_path / "photos" / "valid", ["Cat", "Dog"], count=1, seed=1)
+    make_classes(tmp_path / "photos" / "valid", ["cat", "dog"], count=1, seed=1)
     save_image(tmp_path / "photos" / "test" / "0.png")
     (tmp_path / "photos" / "train" / "cat" / "9.heic").touch()
     options = ("--method", "random", "--ipc", 1, *TINY_NETWORK, *TINY_EVALUATION, "--no-whole", "--out", "a")
-    unused, left_out, names = warning_lines(condenset, "run", "photos", *options)
+    unused, left_out = warning_lines(condenset, "run", "photos", *options)
     assert "'test' has no class folders and is not used" in unused and "1 image file left out" in left_out
-    assert "spells 2 of 2 class names in another case" in names
     Path("a/results.json").unlink()
     assert warning_lines(condenset, "resume", "a") == []

@@ -44,7 +44,7 @@ def test_the_first_signal_asks_a_loop_to_stop_and_the_second_stops(
     run = make_run(listening=True)
     with pytest.raises(SystemExit) as exit_info, exit_on_signal(run, "Resume with: x"):
         signal.raise_signal(number)
-        assert run.stop_requested == number
+        assert run.stop.requested == number
         signal.raise_signal(number)
         raise AssertionError("the second signal did not stop the run")
     assert exit_info.value.code == code
@@ -62,7 +62,7 @@ def test_a_signal_asks_the_loop_of_a_derived_run_to_stop(capsys: pytest.CaptureF
         with pytest.raises(Interrupted), track_progress(run.derive(job="pool"), "pool", 9) as report:
             signal.raise_signal(signal.SIGINT)
             report(1)
-        assert run.listening, "the outer loop still runs"
+        assert run.stop.listening, "the outer loop still runs"
         report_outer(1)
         raise AssertionError("the outer loop did not stop")
     assert capsys.readouterr().err.startswith("\nstopping")
@@ -75,7 +75,7 @@ def test_a_signal_outside_a_loop_stops_at_once(number: int, code: int) -> None:
         signal.raise_signal(number)
         raise AssertionError("the signal did not stop the run")
     assert exit_info.value.code == code
-    assert run.stop_requested == number
+    assert run.stop.requested == number
 
 
 @pytest.mark.parametrize("error_class", [RuntimeError, ValueError, UserError])

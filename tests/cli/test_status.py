@@ -18,7 +18,7 @@ from condenset.engine.device import ComputeDevice
 from condenset.io.locks import try_lock
 from condenset.runs import checkpoint
 from condenset.runs.context import RunContext
-from condenset.runs.status import StatusProgress
+from condenset.runs.status_writer import StatusProgress
 from helpers.command_line import TINY, TINY_NETWORK, CommandProcess, CommandRunner, read_files
 
 ENDLESS = (*TINY_NETWORK, "--iterations", 1_000_000, "--ipc", 1)
@@ -86,12 +86,15 @@ def test_failed_run(condenset: CommandRunner, toy: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(checkpoint, "CHECKPOINT_SECONDS", 0.0)
     monkeypatch.setattr(checkpoint, "write_tensors", fail)
-    options = ("--ipc", 1, *TINY_NETWORK, "--iterations", 5, "--out", "a")
-    full = "No space left on device; free space, then: condenset resume a"
+    options = ("--ipc", 1, *TINY_NETWORK, "--iterations", 5, "--out", "my photos")
+    full = "No space left on device; free space, then: condenset resume 'my photos'"
     assert condenset("condense", toy, *options).error_line.endswith(full)
-    report = read_report(condenset, Path("a"))
+    report = read_report(condenset, Path("my photos"))
     assert report["state"] == "failed" and report["error"].endswith("No space left on device")
-    assert "No space left on device; continue with: condenset resume a" in condenset("status", "a").out
+    status = condenset("status", "my photos").out
+    assert "No space left on device; continue with: condenset resume 'my photos'" in status
+    error = condenset("condense", toy, *options).error_line
+    assert "already contains a run: resume it with 'condenset resume 'my photos''" in error
 
 
 def test_experiments_and_evaluations(condenset: CommandRunner, finished_run: Path, fast_tiny: None) -> None:
@@ -184,7 +187,7 @@ def test_a_status_that_cannot_be_written_does_not_stop_the_run(
     def fail(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("condenset.runs.status.write_file", fail)
+    monkeypatch.setattr("condenset.runs.status_writer.write_file", fail)
     assert condenset("condense", toy, "--ipc", 1, "--method", "random", "--out", "a").code == 0
     assert not Path("a/status.json").exists()
 

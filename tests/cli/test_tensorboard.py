@@ -15,7 +15,7 @@ from condenset.engine.device import ComputeDevice
 from condenset.errors import UserError
 from condenset.runs import checkpoint, loop
 from condenset.runs.context import RunContext
-from condenset.runs.curves import CurveWriter, record_curves
+from condenset.runs.tensorboard import CurveWriter, record_curves
 from helpers.command_line import TINY, TINY_NETWORK, CommandRunner
 from helpers.disk import limited_file_size
 

@@ -22,7 +22,7 @@ from condenset.data.class_selection import select_classes
 from condenset.io.files import write_tensors
 from condenset.methods import METHODS, make_recipe
 from condenset.runs.context import RunContext
-from condenset.training import evaluation
+from condenset.training import scoring
 from condenset.training.classifier import Classifier
 from helpers.memories import TRAINING, tiny_memory
 from helpers.reference_dm import tiny_data
@@ -344,7 +344,7 @@ def test_invalid_arguments() -> None:
 def test_network_of_a_file_has_a_size_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     memory = tiny_memory("dm")
     memory.add(tiny_data([4, 4]))
-    monkeypatch.setattr(evaluation, "MAX_PARAMETERS", 100)
+    monkeypatch.setattr(scoring, "MAX_PARAMETERS", 100)
     with pytest.raises(cs.UserError, match="must have at most 100 parameters, but got 906"):
         memory.train(epochs=1)
     assert memory.train(**TRAINING).class_names == ("class 0", "class 1")

@@ -42,6 +42,15 @@ def test_save_and_load(tmp_path: Path) -> None:
     condensed.save(tmp_path / "a.safetensors", overwrite=True)
 
 
+def test_paths_begin_in_the_home_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    make_set().save("~/a.safetensors")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.safetensors"]
+    assert len(cs.CondensedSet.load("~/a.safetensors")) == 4
+    with pytest.raises(cs.UserError, match="exists already"):
+        make_set().save("~/a.safetensors")
+
+
 @pytest.mark.parametrize("name", ["x.npz", "x.pt", "x", "x.safetensors.gz"])
 def test_other_suffixes_are_rejected(tmp_path: Path, name: str) -> None:
     with pytest.raises(cs.UserError, match=r"must end in .safetensors, but got .*; for other formats use to_folder"):

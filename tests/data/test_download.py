@@ -131,10 +131,25 @@ def test_servers_that_do_not_support_resuming(server: Server, tmp_path: Path, be
     assert (tmp_path / "file").read_bytes() == CONTENT and names(tmp_path) == ["file"]
 
 
-@pytest.mark.parametrize("part", [CONTENT, CONTENT + b"more", b"something else", bytes(len(CONTENT))])
-def test_any_existing_part_leads_to_the_right_file(server: Server, tmp_path: Path, part: bytes) -> None:
+def test_complete_part_is_not_downloaded_again(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "file.part").write_bytes(CONTENT)
+    download_file(f"{server.address}/file", tmp_path / "file", digest=DIGEST)
+    assert (tmp_path / "file").read_bytes() == CONTENT and names(tmp_path) == ["file"]
+    assert server.ranges == []
+
+
+@pytest.mark.parametrize("part", [CONTENT + b"more", bytes(len(CONTENT))])
+def test_a_part_as_long_as_the_file_is_downloaded_again(server: Server, tmp_path: Path, part: bytes) -> None:
     (tmp_path / "file.part").write_bytes(part)
     (tmp_path / "file").write_bytes(b"an older file")
+    download_file(f"{server.address}/file", tmp_path / "file", digest=DIGEST)
+    assert (tmp_path / "file").read_bytes() == CONTENT and names(tmp_path) == ["file"]
+
+
+def test_part_of_another_file_is_deleted(server: Server, tmp_path: Path, user_error: ExpectUserError) -> None:
+    (tmp_path / "file.part").write_bytes(b"something else")
+    with user_error(DIGEST, "the file was deleted; run the same command again"):
+        download_file(f"{server.address}/file", tmp_path / "file", digest=DIGEST)
     download_file(f"{server.address}/file", tmp_path / "file", digest=DIGEST)
     assert (tmp_path / "file").read_bytes() == CONTENT and names(tmp_path) == ["file"]
 

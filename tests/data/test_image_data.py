@@ -49,6 +49,14 @@ def test_image_data_is_validated(fields: dict[str, object], message: str) -> Non
         cs.ImageData(**values)  # type: ignore[arg-type]
 
 
+def test_class_names_are_stored_as_a_tuple() -> None:
+    data = tiny_data([3, 3])
+    same = dataclasses.replace(data, class_names=list(data.class_names))  # type: ignore[arg-type]
+    assert (same.class_names, same.fingerprint) == (data.class_names, data.fingerprint)
+    condensed = cs.condense(data, "random", ipc=1, device="cpu")
+    assert dataclasses.replace(condensed, class_names=["a", "b"]).class_names == ("a", "b")  # type: ignore[arg-type]
+
+
 def test_mean_and_std_are_stored_as_floats() -> None:
     data = dataclasses.replace(tiny_data([2, 2]), mean=[0, 1, 2], std=torch.ones(3))  # type: ignore[arg-type]
     assert (repr(data.mean), repr(data.std)) == ("(0.0, 1.0, 2.0)", "(1.0, 1.0, 1.0)")

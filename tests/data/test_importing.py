@@ -171,7 +171,7 @@ def test_an_unreadable_image_without_a_file_is_an_error(tmp_path: Path, user_err
     train = LazySplit((2, 1, 2, 2), np.arange(2), fill)
     dataset = LazyDataset(train, None, ("a", "b"), "source")
     with user_error("image 3 is damaged"):
-        write_import(dataset, tmp_path / "mine", arguments={}, verbose=False)
+        write_import(dataset, tmp_path / "mine", arguments={})
     assert list(tmp_path.iterdir()) == []
 
 

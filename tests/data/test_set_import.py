@@ -97,12 +97,23 @@ def test_paths_without_a_known_format(tmp_path: Path, user_error: ExpectUserErro
         cs.import_set(tmp_path / "x.safetensors")
     with user_error("no such file"):
         cs.import_set(tmp_path / "x.npz")
-    with user_error("is not an exported set: it has no metadata.json"):
+    with user_error("is not an exported set: it has no set.safetensors"):
         cs.import_set(tmp_path)
     with user_error("index= is for .pt files"):
         cs.import_set(export(make_set(), "npz", tmp_path), index=0)
     with user_error("at least one path"):
         cs.import_set()
+
+
+@pytest.mark.parametrize("name", ["folder", "npz"])
+def test_the_dataset_of_an_export_can_be_replaced(name: str, tmp_path: Path, user_error: ExpectUserError) -> None:
+    path = export(make_set(class_names=tuple("abcdefghij")), name, tmp_path)
+    provenance = cs.import_set(path, dataset="mnist").provenance
+    assert (provenance["dataset"], provenance["allow_hflip"], provenance["seed"]) == ("mnist", False, 3)
+    with user_error(f"{path}: cifar100 has 100 classes, but got 10"):
+        cs.import_set(path, dataset="cifar100")
+    with user_error("contains its normalisation: leave out"):
+        cs.import_set(path, normalization="mnist")
 
 
 def test_the_dataset_must_have_the_classes(tmp_path: Path, user_error: ExpectUserError) -> None:

@@ -44,6 +44,8 @@ def test_memory_mapped_images_are_streamed_if_they_take_more_than_half_of_the_li
     num_bytes = data.images.numel()
     assert not is_streamed(data, CPU, 2 * num_bytes)
     assert is_streamed(data, CPU, 2 * num_bytes - 1)
+    assert is_streamed(data, CPU, 8 * num_bytes - 1, zca=True)  # whitened images are float32
+    assert not is_streamed(data, CPU, 8 * num_bytes, zca=True)
     assert not is_streamed(data, CPU, None)
     in_memory = dataclasses.replace(data, images=data.images.clone())
     assert not is_streamed(in_memory, CPU, 1)
@@ -68,6 +70,9 @@ def test_methods_that_need_all_images_name_one_that_streams(tmp_path: Path, meth
     gpu, data = ComputeDevice(torch.device("cuda"), torch.float32), tiny_import(tmp_path / "a", [4, 4])
     with pytest.raises(UserError, match=f"{method} needs all images .* choose dm, which streams images from disk"):
         check_method_memory(method, data, gpu, 1024)
+    check_method_memory(method, data, gpu, 2048)
+    with pytest.raises(UserError, match=r"images of tiny on the device \(6 KiB\)"):
+        check_method_memory(method, data, gpu, 2048, zca=True)
     for other in ("dm", "mmd", "random"):
         check_method_memory(other, data, gpu, 1024)
 

@@ -12,9 +12,10 @@ import torch
 import condenset as cs
 from condenset.data import import_dataset
 from condenset.data.class_selection import take_classes
-from condenset.data.transfer import ImageSender, has_file, open_shared, pack_images
-from condenset.engine.tasks import LocalEngine, MissingFileError
+from condenset.data.transfer import DataSender, has_file, open_shared, pack_images
+from condenset.engine.tasks import MissingFileError
 from helpers.command_line import write_npz
+from helpers.local_engine import LocalEngine
 from helpers.reference_dm import tiny_data
 
 
@@ -60,7 +61,7 @@ def test_worker_without_the_file_gets_the_pixels_in_the_next_attempt(
     damaged: bool, imported: cs.ImageData, tmp_path: Path
 ) -> None:
     engine, directory = LocalEngine(), Path(imported.file).parent
-    sender, pixels = ImageSender(imported, engine), imported.images.clone()
+    sender, pixels = DataSender(imported, engine), imported.images.clone()
     first = sender.send()
     if damaged:
         (directory / "meta.json").write_text("{")
@@ -73,6 +74,6 @@ def test_worker_without_the_file_gets_the_pixels_in_the_next_attempt(
 
 
 def test_repeated_task_gets_the_file_while_workers_share_files(imported: cs.ImageData) -> None:
-    sender = ImageSender(imported, LocalEngine())
+    sender = DataSender(imported, LocalEngine())
     messages = [sender.send(range(1)).get() for _ in range(3)]
     assert [message.images for message in messages] == [None] * 3

@@ -18,7 +18,7 @@ from condenset.data.whitening import EPSILON, Whitening, fit_whitening
 from condenset.engine import ComputeDevice
 from condenset.io.files import write_tensors
 from condenset.training.dataset import DeviceDataset
-from condenset.training.network_scoring import evaluation_hash, normalize_like
+from condenset.training.evaluation import evaluation_hash, normalize_like
 from helpers.imports import tiny_import
 from helpers.reference_dm import tiny_data
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 import torch
@@ -17,18 +18,19 @@ from condenset.engine.memory import (
     estimate_memory,
     images_per_pass,
     num_classes_that_fit,
-    remaining_groups,
     split_evenly,
 )
-from condenset.methods import DCRecipe, DMRecipe
+from condenset.methods import DMRecipe
+from condenset.methods.gradient.chunks import classes_per_chunk
+from condenset.methods.gradient.dc import DCRecipe
 from condenset.methods.gradient.gradient_matching import GradientMatching
 from condenset.methods.matching.memory import estimate_matching_memory
-from condenset.methods.matching.mmd import _pair_bytes
 from condenset.methods.samplers import build_on_meta
+from condenset.methods.zca import whiten
 from condenset.networks.layers import Block
 from condenset.runs.context import RunContext
 from condenset.training.dataset import DeviceDataset
-from condenset.training.parallel import num_parallel
+from condenset.training.parallel import num_parallel, remaining_groups
 from condenset.training.protocol import Protocol
 from helpers.reference_dm import tiny_data
 
@@ -88,10 +90,18 @@ def test_more_synthetic_images_mean_fewer_classes_per_pass() -> None:
     assert num_chunks(40) > 2
 
 
-def test_pairs_of_images_count_as_memory() -> None:
-    assert _pair_bytes("linear", 256, 50, 3072) == 0
-    assert _pair_bytes("rbf", 256, 50, 3072) >= 4 * (256 + 50) ** 2
-    assert _pair_bytes("laplacian", 256, 50, 3072) >= 4 * 256 * 50 * 3072  # its gradient needs every pixel of a pair
+def test_images_to_be_whitened_count_four_bytes_per_pixel() -> None:
+    data = tiny_data([200] * 3)
+    fields: dict[str, Any] = {"ipc": 1, "network": "mlp(width=8)", "batch_size": 1}
+    embedding = build_on_meta("mlp(width=8)", data, embedding=True)
+    plain, planned = DMRecipe(**fields), DMRecipe(**fields, zca=True)
+    expected = estimate_matching_memory(embedding, data, [plain], CPU).fixed_bytes + 3 * data.images.numel()
+    for images in (data, whiten(data, planned, RunContext(compute=CPU))):
+        assert estimate_matching_memory(embedding, images, [planned], CPU).fixed_bytes == expected
+    limit = 4 * data.images.numel()
+    assert classes_per_chunk(data, DCRecipe(**fields), CPU, limit) > 1
+    with pytest.warns(UserWarning, match="one class needs about"):
+        assert classes_per_chunk(data, DCRecipe(**fields, zca=True), CPU, limit) == 1
 
 
 def test_the_memory_limit_bounds_the_number_of_classes() -> None:
@@ -125,7 +135,7 @@ def test_networks_of_users_can_be_estimated() -> None:
             return logits
 
     network = networks.to_embedding(networks.use_batch_statistics(Odd().to("meta")))
-    sizes = {"real_per_class": 1, "synthetic_per_class": 1, "num_stored": 1, "num_learned": 1}
+    sizes = {"real_per_class": 1, "synthetic_per_class": 1, "num_stored": 1, "stored_bytes": 1, "num_learned": 1}
     assert estimate_memory(network, CPU, (1, 8, 8), custom_kernels=False, **sizes).total(1) > 0
     assert images_per_pass(network, CPU, (1, 8, 8)) == 2**22 // (2 * 64)
 

@@ -14,8 +14,9 @@ import pytest
 from condenset import UserError
 from condenset.engine import tasks
 from condenset.engine.options import EngineOptions
-from condenset.engine.tasks import Files, LocalEngine, Task, TaskSession, read_files, write_files
+from condenset.engine.tasks import Files, Task, TaskSession, read_files, write_files
 from helpers.cluster_tasks import DirectoryMonitor, add
+from helpers.local_engine import LocalEngine
 
 
 class Messages:

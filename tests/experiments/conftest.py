@@ -13,8 +13,9 @@ from condenset.data.image_data import ImageData, Splits
 from condenset.engine import ComputeDevice
 from condenset.experiments import ExperimentContext, nas, network_groups
 from condenset.experiments.types import Record
-from condenset.methods import METHODS, RandomRecipe, Recipe
-from condenset.methods.matching.pools.pool import NetworkPool
+from condenset.methods import METHODS, Recipe
+from condenset.methods.coresets.random import RandomRecipe
+from condenset.methods.pools.pool import NetworkPool
 from condenset.runs.context import RunContext
 from condenset.search.ranking import Ranking
 from condenset.training.protocol import Protocol

@@ -12,7 +12,7 @@ from condenset import CondensedSet, UserError
 from condenset.data.image_data import Splits
 from condenset.engine import ComputeDevice
 from condenset.experiments import EXPERIMENTS, ExperimentContext, get_experiment
-from condenset.experiments.config import ExperimentConfig, config_to_toml, read_config
+from condenset.experiments.config import ExperimentConfig, experiment_to_toml, read_experiment
 from condenset.experiments.types import Table
 from condenset.io.files import read_tensors
 from condenset.pipeline.request import RunRequest
@@ -107,16 +107,16 @@ def test_config_is_read_back_from_its_file(tmp_path: Path) -> None:
         num_networks=1,
         ipcs=(3, 1),
     )
-    path.write_text(config_to_toml(config))
-    assert read_config(path) == config
+    path.write_text(experiment_to_toml(config))
+    assert read_experiment(path) == config
     for content, message in (
-        (config_to_toml(config) + "x = 1\n", "a setting of an experiment must be one of experiment, .* but got 'x'"),
-        ('dataset = "a"\n', "is not an experiment of condenset: it has no experiment, scale"),
+        (experiment_to_toml(config) + "x = 1\n", "a setting of an experiment must be one of .* but got 'x'"),
+        ('dataset = "a"\n', "is not an experiment of condenset"),
         ("seed = " + "9" * 5000, "is not TOML: Exceeds the limit"),
     ):
         path.write_text(content)
         with pytest.raises(UserError, match=message):
-            read_config(path)
+            read_experiment(path)
     with pytest.raises(UserError, match="scale must be one of tiny, small, paper"):
         ExperimentConfig(experiment="sizes", dataset="a", scale="big")
 

@@ -16,7 +16,7 @@ FAMILY = ("random", "dm", "idm", "datadam", "m3d", "dsdm", "dance", "tgdd", "ncf
 def test_every_set_is_scored_by_both_protocols(recorder: Recorder, tmp_path: Path) -> None:
     context = make_context("family", tmp_path, "small", ipcs=(1, 2))
     result = run_in(context, "family")
-    assert list(recorder.condensed) == [f"{method}-{ipc}" for method in FAMILY for ipc in (1, 2)]
+    assert list(recorder.condensed) == [f"{method}-{ipc}" for ipc in (1, 2) for method in FAMILY]
     assert context.num_parts == len(recorder.condensed) + len(recorder.scored) == 60
     schedules = {name: call.protocol.schedule for name, call in recorder.scored.items()}
     assert schedules["dmplus-2-modern"] == "modern" and schedules["dmplus-2-paper"] == "paper"

@@ -10,7 +10,8 @@ import torch
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import Splits
 from condenset.experiments.generative import draw_rows
-from condenset.methods import METHODS, RandomRecipe
+from condenset.methods import METHODS
+from condenset.methods.coresets.random import RandomRecipe
 from helpers.experiment_recorder import Recorder, make_context, run_in
 from helpers.experiment_runs import make_run, run_tiny, skip_scoring
 from helpers.reference_dm import tiny_data

@@ -165,7 +165,7 @@ class StopInTask(NullProgress):
         self.current = description
 
     def update(self, done: float, note: str = "") -> None:
-        self.run.stop_requested = int(self.current == self.description and done > 1)
+        self.run.stop.requested = int(self.current == self.description and done > 1)
 
 
 def test_interrupted_search_resumes_to_the_same_result(tmp_path: Path) -> None:

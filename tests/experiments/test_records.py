@@ -18,7 +18,7 @@ from condenset.experiments.feature_map import COLUMNS, compare_distributions
 from condenset.experiments.nas import VAL_SHARE
 from condenset.methods import DMRecipe
 from condenset.methods.coresets.coreset import NetworkCoresetRecipe
-from condenset.methods.matching.pools.pool import NetworkPool
+from condenset.methods.pools.pool import NetworkPool
 from condenset.methods.reference_network import get_reference_network
 from condenset.training.dataset import DeviceDataset
 from helpers.experiment_recorder import RankCall, Recorder, fake_pool, make_context, run_in

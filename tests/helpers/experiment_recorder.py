@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData, Splits
 from condenset.engine import ComputeDevice
-from condenset.experiments import ExperimentContext, ExperimentResult, get_experiment, make_request
+from condenset.experiments import ExperimentContext, ExperimentResult, get_experiment, make_request, registry
 from condenset.methods import Recipe
-from condenset.methods.matching.pools.accuracy_groups import EDGES
-from condenset.methods.matching.pools.pool import NetworkPool, PoolState
+from condenset.methods.pools.accuracy_groups import EDGES
+from condenset.methods.pools.pool import NetworkPool, PoolState
 from condenset.runs.context import RunContext
 from condenset.search.ranking import RankedArchitecture, Ranking
 from condenset.training.protocol import Protocol
@@ -62,7 +62,8 @@ def make_context(
 ) -> ExperimentContext:
     """Return the context of an experiment on random images with these class sizes."""
     train, test = (tiny_data(list(counts), size=size, seed=seed) for seed in (0, 1))
-    return ExperimentContext(
+    return registry.make_context(
+        get_experiment(name),
         dataset="tiny",
         scale=scale,
         request=make_request(get_experiment(name), **request_fields),

@@ -10,7 +10,7 @@ import pytest
 from condenset import Scores
 from condenset.data.image_data import Splits
 from condenset.engine import ComputeDevice
-from condenset.experiments import ExperimentResult, context, continual, engine_sets, run_experiment
+from condenset.experiments import ExperimentResult, context, continual, run_experiment, sets
 from condenset.experiments.config import ExperimentConfig
 from condenset.io.progress import NullProgress
 from condenset.runs.context import RunContext
@@ -71,6 +71,6 @@ def skip_scoring(monkeypatch: pytest.MonkeyPatch) -> dict[str, Protocol]:
         return Scores(accuracies=accuracies, network="none", seconds=1.0)
 
     monkeypatch.setattr(context, "score_set", score_set)
-    for module in (engine_sets, continual):
+    for module in (sets, continual):
         monkeypatch.setattr(module, "score_together", lambda requests, run: None)
     return protocols

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import condenset as cs
 from condenset.engine import ComputeDevice
-from condenset.methods.matching.pools.training import expert_protocol, fill_pool
+from condenset.methods.pools.pool_training import expert_protocol, fill_pool
 from condenset.runs.context import RunContext
 
 CPU = ComputeDevice.select("cpu")

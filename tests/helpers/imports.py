@@ -15,7 +15,9 @@ from helpers.reference_dm import tiny_data
 def tiny_import(directory: Path, counts: list[int]) -> ImageData:
     """Write random images as an import, and return them memory-mapped."""
     write_import(tiny_data(counts), directory)
-    return read_memmap(directory).train
+    mapped = read_memmap(directory).train.data
+    assert mapped is not None
+    return mapped
 
 
 def write_import(data: ImageData, directory: Path) -> None:

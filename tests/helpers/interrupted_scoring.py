@@ -14,8 +14,8 @@ from condenset.engine import ComputeDevice
 from condenset.io.files import read_tensors
 from condenset.runs.context import RunContext
 from condenset.runs.loop import Interrupted
-from condenset.training.evaluation import score_set
 from condenset.training.protocol import Protocol
+from condenset.training.scoring import score_set
 from condenset.training.trainer import Trainer
 from helpers.interruption import StopAtStep
 from helpers.reference_dm import tiny_data
@@ -42,7 +42,7 @@ def score_until(directory: Path, step: int, **fields: Any) -> None:
     run.progress = StopAtStep(run, step)
     with pytest.raises(Interrupted):
         score_set(DATA, TEST, make_protocol(**fields), run)
-    assert not run.listening
+    assert not run.stop.listening
 
 
 def read_info(directory: Path) -> dict[str, Any]:

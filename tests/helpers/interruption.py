@@ -13,7 +13,7 @@ class StopAtStep(NullProgress):
         self.run, self.step = run, step
 
     def update(self, done: float, note: str = "") -> None:
-        self.run.stop_requested = int(done >= self.step)
+        self.run.stop.requested = int(done >= self.step)
 
 
 class RecordProgress(NullProgress):
@@ -36,4 +36,4 @@ class StopAtLoop(NullProgress):
         self.remaining -= 1
 
     def update(self, done: float, note: str = "") -> None:
-        self.run.stop_requested = int(self.remaining <= 0)
+        self.run.stop.requested = int(self.remaining <= 0)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from condenset.engine.tasks import LocalEngine, Task, TaskMonitor
+from condenset.engine.tasks import Task, TaskMonitor
+from helpers.local_engine import LocalEngine
 
 
 class RecordingEngine(LocalEngine):

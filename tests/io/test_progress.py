@@ -10,13 +10,21 @@ from pathlib import Path
 import pytest
 
 import condenset as cs
+from condenset.data import check_dataset, import_dataset
 from condenset.engine import ComputeDevice
 from condenset.io import progress
-from condenset.io.progress import NullProgress, ProgressBar, format_duration, show_progress
+from condenset.io.progress import (
+    NullProgress,
+    ProgressBar,
+    format_duration,
+    limit_progress,
+    print_notice,
+    show_progress,
+)
 from condenset.runs.context import RunContext
 from condenset.runs.loop import Interrupted
-from condenset.training.evaluation import score_set
 from condenset.training.protocol import Protocol
+from condenset.training.scoring import score_set
 from helpers.reference_dm import tiny_data
 
 
@@ -61,6 +69,15 @@ def test_terminal_shows_a_bar_and_nested_bars_stay_silent(monkeypatch: pytest.Mo
     with show_progress("again") as advance:
         advance(1)
     assert "again" in terminal.getvalue()
+
+
+def test_a_silent_block_stays_silent_inside(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = use_terminal(monkeypatch)
+    with limit_progress(False), limit_progress(True), show_progress("reading things", 10):
+        print_notice("a notice")
+    assert terminal.getvalue() == ""
+    print_notice("another notice")
+    assert terminal.getvalue() == "another notice\n"
 
 
 def test_bar_has_rate_note_and_time_remaining(
@@ -120,6 +137,10 @@ def test_python_functions_show_a_bar_unless_verbose_is_false(monkeypatch: pytest
     condensed = cs.condense(data, "mmd", ipc=1, iterations=2, device="cpu", verbose=False)
     cs.evaluate(condensed, test_set, verbose=False, **options)
     cs.load("digits", verbose=False)
+    condensed.to_folder("set", verbose=False)
+    cs.load("set", verbose=False)
+    import_dataset("set", "imported", verbose=False)
+    check_dataset("set", verbose=False)
     assert terminal.getvalue() == ""
     cs.condense(data, "mmd", ipc=1, iterations=2, device="cpu")
     assert "mmd, 1 per class" in terminal.getvalue()
@@ -225,7 +246,7 @@ def test_stop_request_is_prompt_and_saves_trained_networks(requested_in: str, tm
 
         def update(self, done: float, note: str = "") -> None:
             if (note == "testing") == (requested_in == "testing"):
-                run.stop_requested = 2
+                run.stop.requested = 2
                 self.num_updates += 1
 
     display = StopsAt()

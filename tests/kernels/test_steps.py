@@ -13,7 +13,8 @@ from condenset.data.class_store import ClassStore
 from condenset.engine import ComputeDevice, rng
 from condenset.kernels import runtime
 from condenset.kernels.conv_norm_pool import conv_norm_relu_pool
-from condenset.methods import DMRecipe, DSARecipe
+from condenset.methods import DMRecipe
+from condenset.methods.gradient.dsa import DSARecipe
 from condenset.methods.gradient.gradient_matching import GradientMatching
 from condenset.methods.matching.dm import DistributionMatching, make_problem
 from condenset.runs.context import RunContext

@@ -14,6 +14,7 @@ from condenset.config import field_names
 from condenset.engine import ComputeDevice
 from condenset.io.progress import NullProgress
 from condenset.methods import METHODS, Method
+from condenset.methods.gradient.dsa import DSARecipe
 from condenset.methods.registry import describe_methods, make_recipe, method_of
 from condenset.report.grid import draw_grid
 from condenset.runs.context import RunContext
@@ -288,7 +289,7 @@ def test_presets_depend_on_the_mean_number_of_images_per_class() -> None:
             fields = dataclasses.asdict(make_recipe(method, ipc=ipc, name="cifar10", size=32))
             mean = dataclasses.asdict(make_recipe(method, ipc=sum(ipc) // 2, name="cifar10", size=32))
             assert fields == mean | {"ipc": ipc}
-    assert cs.DSARecipe(ipc=(1, 19)).loops == cs.DSARecipe(ipc=10).loops
+    assert DSARecipe(ipc=(1, 19)).loops == DSARecipe(ipc=10).loops
 
 
 def test_random_selects_all_images_equally_often() -> None:

@@ -182,13 +182,13 @@ class StopAtUpdate(NullProgress):
         self.updates: list[float] = []
 
     def start(self, description: str, total: int, done: int = 0) -> None:
-        assert not self.run.listening
+        assert not self.run.stop.listening
         self.loops.append(f"{description}: {total}")
 
     def update(self, done: float, note: str = "") -> None:
-        assert self.run.listening
+        assert self.run.stop.listening
         self.updates.append(done)
-        self.run.stop_requested = int(len(self.updates) == self.number)
+        self.run.stop.requested = int(len(self.updates) == self.number)
 
 
 def make_run(tmp_path: Path | None, stop_at: int) -> tuple[RunContext, StopAtUpdate]:
@@ -208,7 +208,7 @@ def test_interruption_during_training_and_selection(
         run, progress = make_run(tmp_path, stop_at)
         with pytest.raises(Interrupted):
             condense(method, data, run)
-        assert not run.listening
+        assert not run.stop.listening
         assert progress.updates == updates
         assert (tmp_path / "checkpoint").exists() == (num_networks == 0)
         assert len(list((tmp_path / "networks").glob("*"))) == num_networks

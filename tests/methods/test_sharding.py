@@ -12,7 +12,7 @@ import torch
 from condenset import METHODS, CondensedSet, ImageData, UserError
 from condenset.engine import tasks
 from condenset.engine.device import ComputeDevice
-from condenset.engine.tasks import Engine, LocalEngine
+from condenset.engine.tasks import Engine
 from condenset.methods import Recipe
 from condenset.methods.sharding import CondenseJob, check_divisible, condense_jobs, remove_shards
 from condenset.runs import checkpoint, loop, snapshots
@@ -20,6 +20,7 @@ from condenset.runs.context import RunContext
 from condenset.runs.loop import Interrupted
 from condenset.runs.snapshots import read_snapshots
 from helpers.interruption import RecordProgress, StopAtStep
+from helpers.local_engine import LocalEngine
 from helpers.reference_dm import tiny_data
 from helpers.tiny_recipes import tiny_recipe
 
@@ -125,7 +126,6 @@ def test_classes_that_depend_on_each_other_are_one_shard(data: ImageData) -> Non
         ("dc", {}, "dc cannot be divided among workers, because its images of a class depend on the other classes"),
         ("idm", {}, "its networks train on the synthetic images of all classes"),
         ("dm", {"network": "convnet(norm='batch')"}, "batch norm mixes the classes: use engine='local', or another"),
-        ("mmd", {"kernel": "rbf"}, "the bandwidth is a median over all classes unless bandwidth= gives one"),
     ],
 )
 def test_dependent_classes_are_refused_with_reason_and_alternative(

@@ -13,12 +13,8 @@ import condenset as cs
 from condenset import networks
 from condenset.engine import ComputeDevice
 from condenset.methods import METHODS, Method, make_recipe
-from condenset.methods.unrolled.dd import DatasetDistillation, DDRecipe
 from condenset.runs.context import RunContext
 from condenset.runs.loop import Interrupted
-from condenset.training.dataset import DeviceDataset
-from condenset.training.protocol import Protocol
-from condenset.training.trainer import Trainer
 from helpers.interruption import StopAtStep
 from helpers.reference_dm import tiny_data
 
@@ -105,18 +101,6 @@ def test_a_resumed_run_has_the_same_result(method: str, tmp_path: Path, monkeypa
         METHODS[method].condense(DATA, recipe, run)
     resumed = METHODS[method].condense(DATA, recipe, RunContext(seed=1, compute=compute, directory=tmp_path))
     assert torch.equal(resumed.images, expected.images) and torch.equal(resumed.labels, expected.labels)
-
-
-def test_steps_learned_for_one_network_are_scored_on_that_network() -> None:
-    spec, compute = networks.as_spec(UserNetwork), ComputeDevice.select("cpu")
-    recipe = DDRecipe(ipc=1, network=spec, fixed_network=True, **FIELDS["dd"])
-    problem = DatasetDistillation(DATA, recipe, RunContext(seed=1, compute=compute), [1, 1])
-    weights = []
-    for iteration in range(2):
-        problem.networks.prepare(iteration)
-        weights.append(problem.networks.sample_weights(problem.clock).clone())
-    trainer = Trainer(spec, DeviceDataset.from_data(DATA, compute.device), Protocol(network=spec), compute)
-    assert torch.equal(*weights) and torch.equal(weights[0], trainer.model.initialize(1))
 
 
 def test_a_pool_needs_a_built_in_network(tmp_path: Path) -> None:

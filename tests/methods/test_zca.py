@@ -12,15 +12,16 @@ import torch
 import condenset as cs
 from condenset.data.whitening import fit_whitening
 from condenset.engine import ComputeDevice
-from condenset.engine.tasks import LocalEngine
 from condenset.methods import METHODS
-from condenset.methods.reference_network import training_metadata
+from condenset.methods.coresets.random import RandomRecipe
 from condenset.methods.sharding import CondenseJob, condense_jobs
+from condenset.methods.trained_files import training_metadata
 from condenset.methods.zca import whiten
 from condenset.pipeline.condensing import load_or_condense
 from condenset.runs.context import RunContext
 from condenset.training.protocol import Protocol
 from helpers.interruption import RecordProgress
+from helpers.local_engine import LocalEngine
 from helpers.reference_dm import tiny_data
 from helpers.registries import replaced_item
 from helpers.tiny_recipes import tiny_recipe
@@ -54,16 +55,16 @@ def test_a_stored_set_with_another_whitening_is_refused(tmp_path: Path) -> None:
     data, run, path = tiny_data([6, 6]), RunContext(compute=CPU), tmp_path / "a.safetensors"
     for first, second in ((True, False), (False, True)):
         path.unlink(missing_ok=True)
-        load_or_condense(path, "random", cs.RandomRecipe(ipc=1, zca=first), data, run)
-        load_or_condense(path, "random", cs.RandomRecipe(ipc=1, zca=first), data, run)
+        load_or_condense(path, "random", RandomRecipe(ipc=1, zca=first), data, run)
+        load_or_condense(path, "random", RandomRecipe(ipc=1, zca=first), data, run)
         with pytest.raises(cs.UserError, match=r"belongs to another recipe \(it differs in zca\)"):
-            load_or_condense(path, "random", cs.RandomRecipe(ipc=1, zca=second), data, run)
+            load_or_condense(path, "random", RandomRecipe(ipc=1, zca=second), data, run)
 
 
 def test_a_method_that_does_not_use_the_whitening_is_refused() -> None:
     random = METHODS["random"]
 
-    def condense(data: cs.ImageData, recipe: cs.RandomRecipe, run: RunContext) -> cs.CondensedSet:
+    def condense(data: cs.ImageData, recipe: RandomRecipe, run: RunContext) -> cs.CondensedSet:
         return random.condense(dataclasses.replace(data, whitening=None), recipe, run)
 
     unaware = replaced_item(METHODS, dataclasses.replace(random, condense=condense))

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import condenset as cs
+from condenset.methods.coresets.random import RandomRecipe
 from condenset.methods.options import RecipeOptions
 from condenset.runs.context import RunContext
 from condenset.training.options import ProtocolOptions
@@ -82,7 +83,7 @@ def test_a_protocol_can_be_named(data: cs.ImageData) -> None:
 
 def test_a_recipe_or_protocol_accepts_no_other_settings(data: cs.ImageData) -> None:
     with pytest.raises(cs.UserError, match="recipe"):
-        cs.condense(data, cs.RandomRecipe(ipc=1), ipc=2)
+        cs.condense(data, RandomRecipe(ipc=1), ipc=2)
     with pytest.raises(cs.UserError, match="recipe"):
         cs.condense(data, cs.DMRecipe(ipc=1), iterations=2)
     with pytest.raises(cs.UserError, match="protocol"):
@@ -113,7 +114,7 @@ def test_ipc_can_differ_by_class(numbers: dict[str, Any], tmp_path: Path) -> Non
     condensed = cs.condense(data, "random", directory=tmp_path / "a", **numbers, **FAST)
     assert condensed.labels.bincount().tolist() == [1, 2, 3]
     assert condensed.provenance["recipe"]["ipc"] == [1, 2, 3]
-    again = cs.condense(data, cs.RandomRecipe(ipc=(1, 2, 3)), directory=tmp_path / "a", **FAST)
+    again = cs.condense(data, RandomRecipe(ipc=(1, 2, 3)), directory=tmp_path / "a", **FAST)
     assert again.provenance == condensed.provenance  # read, not made again
 
 
@@ -143,7 +144,7 @@ def test_ipc_and_ipc_share_exclude_each_other(data: cs.ImageData) -> None:
     with pytest.raises(cs.UserError, match="ipc and ipc_share exclude each other: give one of the two"):
         cs.condense(data, "random", ipc=1, ipc_share=0.1)
     with pytest.raises(cs.UserError, match="a recipe must come without other settings"):
-        cs.condense(data, cs.RandomRecipe(ipc=1), ipc_share=0.1)
+        cs.condense(data, RandomRecipe(ipc=1), ipc_share=0.1)
 
 
 def accepts_user_networks(method: cs.Method) -> bool:
@@ -254,7 +255,7 @@ def test_one_class_is_rejected() -> None:
 def test_a_set_records_the_images_per_class_that_it_has() -> None:
     data = tiny_data([6, 2, 1])
     by_name = cs.condense(data, "random", ipc=4, allow_fewer=True, verbose=False)
-    by_recipe = cs.condense(data, cs.RandomRecipe(ipc=4, allow_fewer=True), verbose=False)
+    by_recipe = cs.condense(data, RandomRecipe(ipc=4, allow_fewer=True), verbose=False)
     for condensed in (by_name, by_recipe):
         assert condensed.provenance["recipe"]["ipc"] == [4, 2, 1]
         assert repr(condensed).endswith("random, 1–4 per class)")

@@ -8,13 +8,13 @@ from typing import NoReturn
 import pytest
 
 from condenset import UserError
-from condenset.engine.tasks import LocalEngine
 from condenset.pipeline import condensing
 from condenset.pipeline.condensing import load_or_condense
 from condenset.pipeline.plan import Plan
 from condenset.runs import checkpoint
 from condenset.runs.context import RunContext
 from helpers.command_line import read_files
+from helpers.local_engine import LocalEngine
 from helpers.plans import CPU, SPLITS, execute_in, make_tiny_plan, replace_dm
 
 

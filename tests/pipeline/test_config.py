@@ -12,7 +12,7 @@ import pytest
 from condenset import UserError, load
 from condenset.data.options import LoadOptions
 from condenset.engine import ComputeDevice
-from condenset.methods.matching.pools.training import expert_protocol, fill_pool
+from condenset.methods.pools.pool_training import expert_protocol, fill_pool
 from condenset.pipeline.config import plan_to_toml, read_plan
 from condenset.pipeline.plan import Plan, make_plan
 from condenset.pipeline.request import RunRequest

@@ -12,7 +12,8 @@ from condenset import UserError, evaluate, load
 from condenset.pipeline.config import read_plan
 from condenset.pipeline.plan import Plan
 from condenset.pipeline.request import RunRequest
-from condenset.pipeline.run import RunResult, resume_run, start_run
+from condenset.pipeline.results import RunResult
+from condenset.pipeline.run import resume_run, start_run
 from helpers.data_files import make_classes
 from helpers.plans import SCORE_REQUEST
 

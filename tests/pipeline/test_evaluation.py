@@ -16,9 +16,9 @@ from condenset import CondensedSet, UserError, train_val_split
 from condenset.augment import DEFAULT_STRATEGY
 from condenset.pipeline.evaluation.config import EvaluationConfig, evaluation_to_toml, read_evaluation
 from condenset.pipeline.evaluation.plan import EvaluationRequest
-from condenset.pipeline.evaluation.run import EvaluationResult, collect_records, resume_evaluation, start_evaluation
+from condenset.pipeline.evaluation.run import collect_records, resume_evaluation, start_evaluation
 from condenset.pipeline.request import RunRequest
-from condenset.pipeline.results import Record
+from condenset.pipeline.results import Record, RunResult
 from condenset.pipeline.run import resume_run, start_run
 from condenset.runs.context import RunContext
 from condenset.runs.loop import Interrupted
@@ -30,7 +30,7 @@ PROTOCOL: dict[str, Any] = {"num_networks": 1, "epochs": 1}
 SET = Path("a.safetensors")
 
 
-def evaluate(*paths: Path, **fields: Any) -> EvaluationResult:
+def evaluate(*paths: Path, **fields: Any) -> RunResult:
     defaults: dict[str, Any] = {"networks": (NETWORK,), "protocol_fields": PROTOCOL}
     return start_evaluation(EvaluationRequest(paths=paths, **{**defaults, **fields}), device="cpu")
 

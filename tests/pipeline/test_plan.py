@@ -181,13 +181,13 @@ def test_fields_reach_the_methods_that_have_them() -> None:
 
 def test_method_fields_override_recipe_fields() -> None:
     recipe_fields = {"batch_size": 4, "inner_epochs": 2}
-    method_fields = {"dsa": {"batch_size": 3}, "dd": {"fixed_network": True}}
+    method_fields = {"dsa": {"batch_size": 3}, "dd": {"init": "real"}}
     request = RunRequest(
         methods=("random", "dc", "dsa", "dd"), ipcs=(1,), recipe_fields=recipe_fields, method_fields=method_fields
     )
     recipes: list[Any] = [job.recipe for job in plan_for(request).condense_jobs]
     assert [recipe.batch_size for recipe in recipes[1:]] == [4, 3, 4]
-    assert (recipes[1].inner_epochs, recipes[2].inner_epochs, recipes[3].fixed_network) == (2, 2, True)
+    assert (recipes[1].inner_epochs, recipes[2].inner_epochs, recipes[3].init) == (2, 2, "real")
 
 
 def test_fields_override_those_of_the_config() -> None:

@@ -10,7 +10,8 @@ import torch
 import condenset as cs
 from condenset import augment
 from condenset.methods import DMRecipe
-from condenset.methods.matching.pools.training import pool_protocol
+from condenset.methods.coresets.random import RandomRecipe
+from condenset.methods.pools.pool_training import pool_protocol
 from condenset.training.protocol import Protocol
 from helpers.command_line import TINY, CommandRunner, read_records, sets_equal
 from helpers.reference_dm import tiny_data
@@ -23,7 +24,7 @@ def test_flip_is_removed_only_if_it_is_not_allowed() -> None:
     assert augment.remove_unused_flip(RECIPE, allow_hflip=False).augment == APPLIED
     assert augment.remove_unused_flip(RECIPE, allow_hflip=True) is RECIPE
     assert augment.remove_unused_flip(Protocol(augment="flip"), allow_hflip=False).augment == "none"
-    assert augment.remove_unused_flip(cs.RandomRecipe(), allow_hflip=False) == cs.RandomRecipe()
+    assert augment.remove_unused_flip(RandomRecipe(), allow_hflip=False) == RandomRecipe()
 
 
 def test_run_records_what_is_applied_and_repeats(condenset: CommandRunner) -> None:

@@ -16,6 +16,7 @@ from condenset.pipeline.datasets import reload_data
 from condenset.pipeline.report.content import collect_content
 from condenset.pipeline.report.run import merge_contents
 from condenset.pipeline.report.snapshot_scores import read_snapshot_scores, score_snapshots
+from condenset.report.html.methods import build_methods
 from helpers.command_line import TINY, TINY_EVALUATION, TINY_NETWORK, CommandRunner, write_npz
 
 RUN = ("--ipc", 2, "--snapshots", 2, *TINY)
@@ -70,12 +71,14 @@ def test_report_without_its_dataset_says_so(finished: Path, toy: Path) -> None:
 
 
 def test_unfinished_run_has_a_notice(finished: Path) -> None:
+    finished = finished.rename("my run")
     (finished / "sets/dm-2.safetensors").unlink()
     (finished / "results.json").unlink()
     content = collect_content(finished)
-    assert content.notices == ["This run is not finished: 0 of 2 results. Continue it with 'condenset resume a'."]
+    command = "condenset resume 'my run'"
+    assert content.notices == [f"This run is not finished: 0 of 2 results. Continue it with '{command}'."]
     (finished / "sets/random-2.safetensors").unlink()
-    with pytest.raises(UserError, match="a has no results yet: finish it with 'condenset resume a'"):
+    with pytest.raises(UserError, match=f"my run has no results yet: finish it with '{command}'"):
         collect_content(finished)
 
 
@@ -149,4 +152,6 @@ def test_report_of_an_evaluation(condenset: CommandRunner, finished: Path) -> No
     assert condenset("evaluate", sets, *TINY_EVALUATION, "--device", "cpu", "--out", "e").code == 0
     page = cs.write_report("e", verbose=False).read_text()
     assert "Evaluation e" in page and "dm-2 on convnet(width=8, depth=1)" in page
+    rows = build_methods(collect_content(Path("e"))).values["rows"]
+    assert [row[0].text for row in rows] == [f"{name}-2 on convnet(width=8, depth=1)" for name in ("dm", "random")]
     assert '<section id="classes"' in page

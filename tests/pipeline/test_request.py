@@ -18,12 +18,12 @@ def test_settings_apply_to_all_methods_or_to_one() -> None:
         "dsa.batch_size=3",
         "inner_epochs = 2",
         "network=convnet(width=8, depth=1)",
-        "dd.fixed_network=true",
+        "dm.clamp=true",
         "lr=2",
     )
     recipe_fields, method_fields = parse_settings(settings)
     assert recipe_fields == {"batch_size": 4, "inner_epochs": 2, "network": "convnet(width=8, depth=1)", "lr": 2.0}
-    assert method_fields == {"dsa": {"batch_size": 3}, "dd": {"fixed_network": True}}
+    assert method_fields == {"dsa": {"batch_size": 3}, "dm": {"clamp": True}}
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_settings_apply_to_all_methods_or_to_one() -> None:
         ("ipc=3", "an option of a method must be one of .* but got 'ipc'"),
         ("outer_steps=2.5", "outer_steps must be a whole number, but got '2.5'"),
         ("lr=", "lr must be a number, but got ''"),
-        ("fixed_network=yes", "fixed_network must be true or false, but got 'yes'"),
+        ("clamp=yes", "clamp must be true or false, but got 'yes'"),
     ],
 )
 def test_invalid_settings_are_refused(setting: str, message: str) -> None:

@@ -23,10 +23,12 @@ def test_the_sets_of_a_directory_are_sorted(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_directory_without_sets_is_an_error(tmp_path: Path) -> None:
+    tmp_path = tmp_path / "my run"
+    tmp_path.mkdir()
     with pytest.raises(UserError, match=r"is neither a run nor a directory of set files \(\.safetensors\)"):
         find_sets(tmp_path)
     (tmp_path / "recipe.toml").write_text(plan_to_toml(make_tiny_plan()))
-    with pytest.raises(UserError, match="is an unfinished run without a set: finish it with 'condenset resume"):
+    with pytest.raises(UserError, match=r"is an unfinished run without a set: finish it with '.* resume '/.*/my run''"):
         find_sets(tmp_path)
     (tmp_path / "evaluation.toml").touch()
     with pytest.raises(UserError, match="is an evaluation, which has no sets"):

@@ -9,11 +9,10 @@ import pytest
 from condenset import UserError
 from condenset.io.directories import create_unique_directory, lock_directory
 from condenset.io.files import write_file
-from condenset.io.metadata import CONFIG_MARK, read_toml
+from condenset.io.metadata import CONFIG_MARK, holds_config, read_toml
 from condenset.runs.directory import (
     create_run_directory,
     default_run_directory,
-    is_run_directory,
     remove_if_empty,
     reopen_run_directory,
 )
@@ -85,7 +84,7 @@ def test_other_files_are_never_removed(tmp_path: Path) -> None:
 def test_recipe_of_another_program_is_not_a_run(tmp_path: Path) -> None:
     (tmp_path / "recipe.toml").write_text("# my soup\nleek = 3\n")
     (tmp_path / "results.json").write_text("[]")
-    assert not is_run_directory(tmp_path)
+    assert not holds_config(tmp_path)
     with pytest.raises(UserError, match="must be empty or a run directory"):
         create_run_directory(tmp_path, overwrite=True)
     assert list_files(tmp_path) == ["recipe.toml", "results.json"]

@@ -36,12 +36,12 @@ def test_stop_saves_checkpoint_and_next_run_resumes(tmp_path: Path) -> None:
     run, state = make_run(tmp_path), make_state()
 
     def stop(i: int) -> None:
-        run.stop_requested = int(i == 4)
+        run.stop.requested = int(i == 4)
 
     with pytest.raises(Interrupted):
         run_loop(run, state, 9, counting_step(state, stop), "")
     assert checkpoint_tensors(tmp_path)["images"].tolist() == [5, 5]
-    assert not run.listening
+    assert not run.stop.listening
     run, state = make_run(tmp_path), make_state()
     run_loop(run, state, 9, counting_step(state), "")
     assert state["images"].tolist() == [9, 9]

@@ -16,14 +16,14 @@ from condenset.config import field_names
 from condenset.engine import ComputeDevice
 from condenset.io.progress import NullProgress
 from condenset.methods import METHODS, make_recipe
-from condenset.methods.matching.pools.training import fill_pool, pool_protocol
+from condenset.methods.pools.pool_training import fill_pool, pool_protocol
 from condenset.methods.reference_network import get_reference_network
 from condenset.pipeline.execute import execute_plan
 from condenset.runs.context import RunContext
 from condenset.runs.loop import Interrupted
 from condenset.search.ranking import rank_architectures
-from condenset.training.evaluation import score_set
 from condenset.training.protocol import Protocol
+from condenset.training.scoring import score_set
 from helpers.interruption import RecordProgress, StopAtLoop, StopAtStep
 from helpers.loops import checkpoint_tensors
 from helpers.plans import SPLITS, make_tiny_plan
@@ -144,7 +144,7 @@ def test_interrupted_and_resumed_equals_undisturbed(work: Work, tmp_path: Path) 
         run.progress = work.stop(run, position)
         with pytest.raises(Interrupted):
             work.execute(run)
-        assert not run.listening
+        assert not run.stop.listening
     run = make_run(tmp_path / "interrupted")
     run.progress = progress = RecordProgress()
     result = work.execute(run)

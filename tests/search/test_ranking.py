@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 import condenset as cs
 from condenset.engine import ComputeDevice
-from condenset.engine.tasks import LocalEngine
 from condenset.networks import name_architectures
 from condenset.runs.context import RunContext
 from condenset.search import ranker
@@ -23,6 +22,7 @@ from condenset.search.ranking import rank_architectures
 from condenset.training.protocol import Protocol
 from condenset.training.trainer import Trainer
 from helpers.architectures import BAD, CPU, FAST, GOOD, linear, record_trainings
+from helpers.local_engine import LocalEngine
 from helpers.reference_dm import tiny_data
 
 TrainVal = tuple[cs.ImageData, cs.ImageData]

@@ -39,7 +39,7 @@ class StopAtNetwork(NullProgress):
         self.run, self.number = run, number
 
     def update(self, done: float, note: str = "") -> None:
-        self.run.stop_requested = int(done >= self.number)
+        self.run.stop.requested = int(done >= self.number)
 
 
 def make_run(directory: Path | None) -> RunContext:
@@ -91,13 +91,19 @@ def test_resumed_ranking_trains_only_missing_architectures(
 
 
 def test_directories_with_other_content_are_refused(train_val: TrainVal, tmp_path: Path) -> None:
-    for name, text in (("notes.txt", "notes"), (RANKING, "notes"), ("events.jsonl", '{"job": "soup"}')):
-        directory = tmp_path / name
-        directory.mkdir()
-        (directory / name).write_text(text)
-        with pytest.raises(cs.UserError, match="is not empty and not a ranking: choose another directory"):
-            cs.rank([GOOD], *train_val, directory=directory, **FAST)
-        assert [(path.name, path.read_text()) for path in directory.iterdir()] == [(name, text)]
+    path = tmp_path / "notes.txt"
+    path.write_text("notes")
+    with pytest.raises(cs.UserError, match=r"must be empty or come from an earlier call, but contains 'notes\.txt'"):
+        cs.rank([GOOD], *train_val, directory=tmp_path, **FAST)
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("notes.txt", "notes")]
+
+
+def test_ranking_shares_the_directory_of_a_set(train_val: TrainVal, tmp_path: Path) -> None:
+    condensed = cs.condense(train_val[0], "random", ipc=1, directory=tmp_path, verbose=False)
+    ranking = cs.rank([GOOD], condensed, train_val[1], directory=tmp_path, **FAST)
+    assert cs.rank([GOOD], condensed, train_val[1], directory=tmp_path, **FAST) == ranking
+    again = cs.condense(train_val[0], "random", ipc=1, directory=tmp_path, verbose=False)
+    assert again.fingerprint == condensed.fingerprint
 
 
 def test_run_directory_can_contain_a_ranking(train_val: TrainVal, tmp_path: Path) -> None:

@@ -22,11 +22,11 @@ from condenset.runs.checkpoint import CheckpointTimer
 from condenset.runs.context import RunContext
 from condenset.runs.identity import IDENTITY, open_directory
 from condenset.runs.loop import Interrupted
-from condenset.training import checkpoint, network_scoring
+from condenset.training import checkpoint, evaluation
 from condenset.training.checkpoint import TrainingCheckpoint
 from condenset.training.dataset import DeviceDataset
-from condenset.training.evaluation import score_set
 from condenset.training.protocol import Protocol
+from condenset.training.scoring import score_set
 from condenset.training.trainer import Trainer
 from helpers.interrupted_scoring import (
     BATCH_NORM,
@@ -55,7 +55,7 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> TrainingRecorder:
 def test_resumed_networks_have_the_same_state_and_repeat_no_step(
     num_parallel: int, step: int, recorder: TrainingRecorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(network_scoring, "num_parallel", lambda *_: num_parallel)
+    monkeypatch.setattr(evaluation, "num_parallel", lambda *_: num_parallel)
     expected = score_set(DATA, TEST, make_protocol(), make_run(None))
     num_steps, expected_states = recorder.pop()
     assert num_steps == 3 * NUM_STEPS
@@ -85,7 +85,7 @@ def test_groups_are_the_same_after_a_stop(
     recorder: TrainingRecorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Seven networks are divided into 3, 3 and 1. The last four are not divided again into 2 and 2."""
-    monkeypatch.setattr(network_scoring, "num_parallel", lambda *_: 3)
+    monkeypatch.setattr(evaluation, "num_parallel", lambda *_: 3)
     for step in (5, 3 * NUM_STEPS + 12):
         score_until(tmp_path, step, num_networks=7)
     score_set(DATA, TEST, make_protocol(num_networks=7), make_run(tmp_path))
@@ -142,10 +142,10 @@ def test_other_groups_begin_again(
     before: int, after: int, recorder: TrainingRecorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = score_set(DATA, TEST, make_protocol(), make_run(None)).accuracies
-    monkeypatch.setattr(network_scoring, "num_parallel", lambda *_: before)
+    monkeypatch.setattr(evaluation, "num_parallel", lambda *_: before)
     score_until(tmp_path, 4)
     recorder.pop()
-    monkeypatch.setattr(network_scoring, "num_parallel", lambda *_: after)
+    monkeypatch.setattr(evaluation, "num_parallel", lambda *_: after)
     assert score_set(DATA, TEST, make_protocol(), make_run(tmp_path)).accuracies == expected
     assert recorder.pop()[0] == 3 * NUM_STEPS
 
@@ -313,7 +313,7 @@ def test_gpu_is_synchronised_before_networks_are_saved(tmp_path: Path, monkeypat
     training_checkpoint = TrainingCheckpoint(make_run(tmp_path, compute=gpu), [trainer], job="job")
     training_checkpoint.save_if_due(1)
     assert calls == []  # no checkpoint is due
-    training_checkpoint.run.stop_requested = 2
+    training_checkpoint.run.stop.requested = 2
     with pytest.raises(Interrupted):
         training_checkpoint.save_if_due(2)
     assert calls == [gpu.device, "check"]
@@ -322,7 +322,7 @@ def test_gpu_is_synchronised_before_networks_are_saved(tmp_path: Path, monkeypat
 
 def test_stop_in_a_slow_test_resumes_with_the_trained_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = score_set(DATA, TEST, make_protocol(), make_run(None)).accuracies
-    monkeypatch.setattr("condenset.training.network_scoring.SLOW_TEST_SECONDS", 0.0)
+    monkeypatch.setattr("condenset.training.evaluation.SLOW_TEST_SECONDS", 0.0)
     recorder = TrainingRecorder(monkeypatch)
     score_until(tmp_path, NUM_STEPS)  # the first network is trained, and its test begins
     assert recorder.pop()[0] == NUM_STEPS

@@ -13,13 +13,13 @@ from torch import nn
 
 import condenset as cs
 from condenset.engine import ComputeDevice
-from condenset.engine.tasks import LocalEngine
 from condenset.runs.context import RunContext
-from condenset.training import network_scoring
-from condenset.training.evaluation import protocol_for, score_set
-from condenset.training.network_scoring import evaluation_hash
+from condenset.training import evaluation
+from condenset.training.evaluation import evaluation_hash
 from condenset.training.protocol import Protocol
+from condenset.training.scoring import protocol_for, score_set
 from condenset.training.trainer import Trainer
+from helpers.local_engine import LocalEngine
 from helpers.reference_dm import tiny_data
 
 CPU = ComputeDevice.select("cpu")
@@ -195,7 +195,7 @@ def test_networks_in_parallel_have_the_same_accuracies(num_parallel: int, monkey
     data, test_set = tiny_data([6, 6]), tiny_data([9, 9])
     fields = {"network": "convnet(width=8, depth=2, norm='batch')", "num_networks": 4, "epochs": 3, "batch_size": 5}
     expected = cs.evaluate(data, test_set, device="cpu", **fields)
-    monkeypatch.setattr(network_scoring, "num_parallel", lambda *_: num_parallel)
+    monkeypatch.setattr(evaluation, "num_parallel", lambda *_: num_parallel)
     assert cs.evaluate(data, test_set, device="cpu", **fields).accuracies == expected.accuracies
 
 

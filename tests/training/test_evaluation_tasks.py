@@ -11,13 +11,13 @@ import pytest
 
 from condenset.engine import ComputeDevice, tasks
 from condenset.engine.tasks import Task, TaskMonitor
-from condenset.methods.matching.pools import tasks as pool_tasks
-from condenset.methods.matching.pools.training import fill_pool, pool_protocol
+from condenset.methods.pools import tasks as pool_tasks
+from condenset.methods.pools.pool_training import fill_pool, pool_protocol
 from condenset.runs.context import RunContext
 from condenset.runs.loop import Interrupted
 from condenset.training import evaluation_tasks
-from condenset.training.evaluation import score_set
 from condenset.training.protocol import Protocol
+from condenset.training.scoring import score_set
 from helpers.interruption import RecordProgress
 from helpers.recording_engine import RecordingEngine
 from helpers.reference_dm import tiny_data

@@ -86,11 +86,13 @@ def test_learned_steps_are_plain_gradient_descent_in_float32(monkeypatch: pytest
         init(self, spec, data, protocol, compute, **options)
 
     monkeypatch.setattr(Trainer, "__init__", record)
-    options: dict[str, Any] = {"num_networks": 1, "device": "cpu", "precision": "bfloat16"}
-    fields: list[dict[str, Any]] = [{"learned_steps": True}, {"epochs": 0}]
+    options: dict[str, Any] = {"device": "cpu", "precision": "bfloat16"}
+    modern = Protocol.modern(network=SPEC, learned_steps=True, num_networks=1)
+    fields: list[dict[str, Any]] = [{"protocol": modern}, {"epochs": 0, "num_networks": 1}]
     scores = [cs.evaluate(condensed, tiny_data([6, 6, 6], seed=1), **changes, **options) for changes in fields]
     assert trainers == [(torch.float32, False), (torch.bfloat16, True)]
-    assert (protocols[0].momentum, protocols[0].weight_decay, protocols[0].augment) == (0.0, 0.0, "none")
+    assert (protocols[0].momentum, protocols[0].weight_decay, protocols[0].cutmix) == (0.0, 0.0, 0.0)
+    assert protocols[0].augment == "none"
     assert [score.protocol["precision"] for score in scores] == ["float32", "bfloat16"]
     assert [score.protocol["network"] for score in scores] == [SPEC, "convnet"]  # a network that needs no learned steps
 
@@ -104,6 +106,9 @@ def test_missing_or_invalid_steps() -> None:
         invalid = dataclasses.replace(condensed, provenance={"recipe": {"steps": steps}})
         with pytest.raises(cs.UserError, match="must divide the number of step sizes, 6"):
             cs.evaluate(invalid, data, network="mlp", learned_steps=True, device="cpu")
+    fixed = dataclasses.replace(condensed, provenance={"recipe": {"steps": 3, "fixed_network": True}})
+    with pytest.raises(cs.UserError, match="must be learned for all initialisations of a network"):
+        cs.evaluate(fixed, data, network="mlp", learned_steps=True, device="cpu")
     soft = dataclasses.replace(condensed, labels=F.one_hot(condensed.labels).float())
     with pytest.raises(cs.UserError, match="must have hard labels"):
         cs.evaluate(soft, tiny_data([6, 6], seed=1), network="mlp", learned_steps=True, device="cpu")

@@ -207,9 +207,9 @@ def test_cutmix_mixes_soft_labels() -> None:
 
 
 def test_rates_of_the_modern_schedule() -> None:
-    trainer, rates = make_trainer(make_protocol(schedule="modern", epochs=4), tiny_data([7, 7, 7])), []
-    trainer.train(0, after_step=lambda: rates.append(float(trainer.lr)))
-    assert rates == pytest.approx([0.01] * 8 + [0.002] * 2 + [0.0004] * 2)  # 12 steps, before the rate falls
+    trainer = make_trainer(make_protocol(schedule="modern", epochs=4), tiny_data([7, 7, 7]))
+    next_rates = [float(trainer.lr) for _ in trainer.iter_train(0)]  # after each of the 12 steps
+    assert next_rates == pytest.approx([0.01] * 7 + [0.002] * 2 + [0.0004] * 3)
 
 
 def test_number_of_steps_replaces_epochs() -> None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import re
-import shlex
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from condenset.cli.console import one_line_warnings, print_line
 from condenset.cli.signals import exit_on_signal
-from condenset.errors import UserError, check, format_names
+from condenset.errors import UserError, check, format_command, format_names
 from condenset.io.dataset_names import NO_DATASET
 
 RESUME = "Resume with: "  # before the command that continues a run
@@ -105,11 +104,11 @@ def check_set_exists(file: Path) -> None:
 
 def resume_hint(directory: Path, **options: object) -> str:
     """Return the command that continues a run, with the options that are neither None nor False."""
-    words = [str(directory)]
+    words: list[object] = [directory]
     for name, value in drop_unset(**options).items():
         flag = f"--{name.replace('_', '-')}"
-        words += [flag] * bool(value) if isinstance(value, bool) else [flag, str(value)]
-    return f"{RESUME}condenset resume {shlex.join(words)}"
+        words += [flag] * bool(value) if isinstance(value, bool) else [flag, value]
+    return f"{RESUME}{format_command('resume', *words)}"
 
 
 def announce(work: str, run: RunContext, directory: Path, notes: Iterable[str] = ()) -> None:
@@ -128,8 +127,8 @@ def in_terminal(run: RunContext, hint: str = "", *, tensorboard: bool = False) -
         hint: Printed when the run is stopped: how to continue.
         tensorboard: Write curves for TensorBoard. A resumed run continues those that it has.
     """
-    from condenset.runs.curves import record_curves
-    from condenset.runs.status import record_status
+    from condenset.runs.status_writer import record_status
+    from condenset.runs.tensorboard import record_curves
 
     with (
         exit_on_signal(run, hint),

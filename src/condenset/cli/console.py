@@ -108,7 +108,7 @@ def format_options(options: Iterable[Mapping[str, Any]]) -> str:
 
 def print_records(records: Sequence[Mapping[str, Any]], as_json: bool, *, per_class: bool = False) -> None:
     """Print the records of a run as a table, or as JSON. If all have the same networks, a line above names them."""
-    from condenset.pipeline.plan import job_name
+    from condenset.data.ipc import job_name
     from condenset.pipeline.results import format_records
     from condenset.training.scores import is_unbalanced
 

@@ -10,7 +10,7 @@ import typer
 from condenset.cli.completion import DATASETS, complete_dataset, complete_from
 from condenset.cli.console import print_json, print_line, print_lines, print_table
 from condenset.cli.help import HelpCommand, HelpGroup
-from condenset.cli.option_groups import NO_LOAD_FIELDS, LoadFields, add_load_options
+from condenset.cli.option_groups import OptionValues, expand_groups
 from condenset.cli.options import AsJson, DataDir, Overwrite
 from condenset.cli.signals import exit_on_signal
 from condenset.cli.startup import import_torch
@@ -68,23 +68,22 @@ def get_command(name: DatasetName, data_dir: DataDir = None) -> None:
 
 
 @app.command("check", cls=HelpCommand)
-@add_load_options
+@expand_groups
 def check_command(
     name: DatasetSource,
     data_dir: DataDir = None,
-    load_fields: LoadFields = NO_LOAD_FIELDS,
+    *,
+    load_fields: OptionValues,
     as_json: AsJson = False,
 ) -> None:
     """Read a whole dataset and print a report: classes, sizes, duplicates, ignored and unreadable files.
 
-    The exit code is 2 if an image file is unreadable, unless --skip-bad is given, and if a class is too small for
-    --test-share.
+    The exit code is 2 if an image file is unreadable, unless --skip-bad is given.
     """
     import_torch(dataset=name, data_dir=data_dir)
 
     from condenset import data
     from condenset.data.folders.image_files import unreadable_error
-    from condenset.errors import UserError
 
     report = data.check_dataset(name, data_dir=data_dir, **load_fields)
     if as_json:
@@ -93,17 +92,16 @@ def check_command(
         print_lines(str(report))
     if report.unreadable and not load_fields.get("skip_bad"):
         raise unreadable_error(report.unreadable)
-    if report.hold_out_error:
-        raise UserError(report.hold_out_error)
 
 
 @app.command("import", cls=HelpCommand)
-@add_load_options
+@expand_groups
 def import_command(
     source: DatasetSource,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the imported dataset.")],
     data_dir: DataDir = None,
-    load_fields: LoadFields = NO_LOAD_FIELDS,
+    *,
+    load_fields: OptionValues,
     allow_hflip: Annotated[
         bool | None,
         typer.Option(

@@ -23,20 +23,13 @@ from condenset.cli.evaluation_options import (
     NumNetworks,
     PerClass,
 )
-from condenset.cli.option_groups import (
-    NO_ENGINE_FIELDS,
-    NO_LOAD_FIELDS,
-    EngineFields,
-    LoadFields,
-    add_engine_options,
-    add_load_options,
-)
+from condenset.cli.option_groups import OptionValues, expand_groups
 from condenset.cli.options import AsJson, Augment, DataDir, Device, Overwrite, Precision, expand_path
 from condenset.cli.startup import import_torch
 
 if TYPE_CHECKING:
     from condenset.pipeline.evaluation.config import EvaluationConfig
-    from condenset.pipeline.evaluation.run import EvaluationResult
+    from condenset.pipeline.results import RunResult
     from condenset.runs.context import RunContext
 
 SetPaths = Annotated[
@@ -51,8 +44,7 @@ SetPaths = Annotated[
 ]
 
 
-@add_engine_options
-@add_load_options
+@expand_groups
 def evaluate_command(
     sets: SetPaths,
     dataset: Annotated[
@@ -73,8 +65,9 @@ def evaluate_command(
     seed: EvaluationSeed = None,
     device: Device = None,
     precision: Precision = None,
-    engine_fields: EngineFields = NO_ENGINE_FIELDS,
-    load_fields: LoadFields = NO_LOAD_FIELDS,
+    *,
+    engine_fields: OptionValues,
+    load_fields: OptionValues,
     out: EvaluationOut = None,
     config: Annotated[
         Path | None,
@@ -154,7 +147,7 @@ def _session(
             raise
 
 
-def _print_result(result: EvaluationResult, per_class: bool, as_json: bool) -> None:
+def _print_result(result: RunResult, per_class: bool, as_json: bool) -> None:
     print_evaluation(result.records, as_json, per_class=per_class)
     if not as_json:
         print_line()

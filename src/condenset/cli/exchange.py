@@ -12,7 +12,7 @@ from condenset.cli.completion import DATASETS, FORMATS, complete_dataset, comple
 from condenset.cli.console import print_line
 from condenset.cli.options import Overwrite, expand_path
 from condenset.cli.startup import import_torch
-from condenset.errors import UserError
+from condenset.errors import UserError, format_command
 
 if TYPE_CHECKING:
     from condenset.data.condensed_set import CondensedSet
@@ -125,9 +125,8 @@ def import_set_command(
     condensed = import_set(*paths, **fields)
     condensed.save(out, overwrite=overwrite)
     print_line(f"{condensed} is in {out}")
-    print_line(
-        f"Score it with: condenset evaluate {out}" + ("" if "dataset" in condensed.provenance else " --dataset DATASET")
-    )
+    dataset_words = () if "dataset" in condensed.provenance else ("--dataset", "DATASET")
+    print_line(f"Score it with: {format_command('evaluate', out, *dataset_words)}")
 
 
 def _parse_numbers(flag: str, text: str | None) -> tuple[float, ...] | None:

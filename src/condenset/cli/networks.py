@@ -11,7 +11,7 @@ from condenset.cli.common import announce, drop_unset, in_terminal
 from condenset.cli.completion import complete_dataset
 from condenset.cli.console import format_options, print_described, print_json, print_line, print_table
 from condenset.cli.help import HelpCommand, HelpGroup
-from condenset.cli.option_groups import NO_LOAD_FIELDS, LoadFields, add_load_options
+from condenset.cli.option_groups import OptionValues, expand_groups
 from condenset.cli.options import AsJson, DataDir, Device, Network, Precision, Seed, expand_path
 from condenset.cli.startup import import_torch
 from condenset.config import MAX_NETWORKS
@@ -35,7 +35,7 @@ def networks_command(context: typer.Context, as_json: AsJson = False) -> None:
 
 
 @app.command("train-pool", cls=HelpCommand)
-@add_load_options
+@expand_groups
 def train_pool_command(
     dataset: Annotated[
         str,
@@ -66,7 +66,8 @@ def train_pool_command(
     seed: Seed = None,
     device: Device = None,
     precision: Precision = None,
-    load_fields: LoadFields = NO_LOAD_FIELDS,
+    *,
+    load_fields: OptionValues,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
@@ -78,9 +79,9 @@ def train_pool_command(
     from condenset import data
     from condenset.engine import ComputeDevice
     from condenset.io.directories import ensure_writable
-    from condenset.methods.matching.pools.accuracy_groups import EDGES, group_names
-    from condenset.methods.matching.pools.pool import check_pool_directory
-    from condenset.methods.matching.pools.training import fill_pool, pool_metadata, pool_protocol
+    from condenset.methods.pools.accuracy_groups import EDGES, group_names
+    from condenset.methods.pools.pool import check_pool_directory
+    from condenset.methods.pools.pool_training import fill_pool, pool_metadata, pool_protocol
     from condenset.networks import build
     from condenset.runs.context import RunContext
 

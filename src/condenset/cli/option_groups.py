@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Annotated, Any
 
 import typer
 
+from condenset.cli import options
 from condenset.cli.completion import ENGINES, FITS, complete_from
 
 LOAD_OPTIONS: dict[str, Any] = {  # by field of LoadOptions
@@ -56,9 +56,6 @@ LOAD_OPTIONS: dict[str, Any] = {  # by field of LoadOptions
         ),
     ],
 }
-LoadFields = Mapping[str, Any]  # the LOAD_OPTIONS that the user gives
-NO_LOAD_FIELDS: LoadFields = MappingProxyType({})
-
 ENGINE_OPTIONS: dict[str, Any] = {  # by field of EngineOptions
     "engine": Annotated[
         str | None,
@@ -81,34 +78,62 @@ ENGINE_OPTIONS: dict[str, Any] = {  # by field of EngineOptions
         typer.Option(metavar="NUMBER", help="GPUs of each Ray worker; 0.5 for two workers per GPU (default: 1)."),
     ],
 }
-EngineFields = Mapping[str, Any]  # the ENGINE_OPTIONS that the user gives
-NO_ENGINE_FIELDS: EngineFields = MappingProxyType({})
+RECIPE_OPTIONS: dict[str, Any] = {  # what to condense, and how
+    "methods": options.Methods,
+    "ipcs": options.ImagesPerClass,
+    "ipc_share": options.IpcShare,
+    "network": options.Network,
+    "schedule": options.Schedule,
+    "iterations": options.Iterations,
+    "lr": options.LearningRate,
+    "init": options.Init,
+    "augment": options.Augment,
+    "settings": options.Settings,
+    "pool": options.Pool,
+    "allow_fewer": options.AllowFewer,
+    "zca": options.ZCA,
+}
+RUN_OPTIONS: dict[str, Any] = {  # where to compute, and what to write
+    "seed": options.Seed,
+    "device": options.Device,
+    "precision": options.Precision,
+    "memory_limit": options.MemoryLimit,
+    "out": options.Out,
+    "config": options.Config,
+    "data_dir": options.DataDir,
+    "overwrite": options.Overwrite,
+    "snapshots": options.Snapshots,
+    "tensorboard": options.TensorBoard,
+    "dry_run": options.DryRun,
+    "as_json": options.AsJson,
+}
+GROUPS: dict[str, dict[str, Any]] = {  # by the name of the parameter that a command has for the group
+    "load_fields": LOAD_OPTIONS,
+    "engine_fields": ENGINE_OPTIONS,
+    "recipe_options": RECIPE_OPTIONS,
+    "run_options": RUN_OPTIONS,
+}
+OptionValues = Mapping[str, Any]  # the options of a group that the user gives, by name
 
 
-def add_load_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Replace the parameter `load_fields` of a command by `LOAD_OPTIONS`; the command gets those that are given."""
-    return _expand_parameter(command, "load_fields", LOAD_OPTIONS)
-
-
-def add_engine_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Replace the parameter `engine_fields` of a command by `ENGINE_OPTIONS`; the command gets those that are given."""
-    return _expand_parameter(command, "engine_fields", ENGINE_OPTIONS)
-
-
-def _expand_parameter(command: Callable[..., None], group: str, options: Mapping[str, Any]) -> Callable[..., None]:
-    """Replace a parameter of a command, a mapping, by one parameter per option."""
+def expand_groups(command: Callable[..., None]) -> Callable[..., None]:
+    """Replace each parameter of a command that is named in `GROUPS` by the options of the group."""
     parameters: list[inspect.Parameter] = []
+    groups: list[str] = []
     for parameter in inspect.signature(command, eval_str=True).parameters.values():
-        if parameter.name != group:
+        if parameter.name not in GROUPS:
             parameters.append(parameter)
             continue
-        for name, annotation in options.items():
+        groups.append(parameter.name)
+        for name, annotation in GROUPS[parameter.name].items():
             parameters.append(parameter.replace(name=name, annotation=annotation, default=None))
 
     @functools.wraps(command)
     def run(**arguments: Any) -> None:
-        values = {name: arguments.pop(name) for name in options}
-        command(**arguments, **{group: {name: value for name, value in values.items() if value is not None}})
+        for group in groups:
+            values = {name: arguments.pop(name) for name in GROUPS[group]}
+            arguments[group] = {name: value for name, value in values.items() if value is not None}
+        command(**arguments)
 
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return run

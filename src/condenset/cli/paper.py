@@ -22,14 +22,7 @@ from condenset.cli.common import (
 from condenset.cli.completion import EXPERIMENTS, SCALES, complete_dataset, complete_from
 from condenset.cli.console import print_described, print_files, print_line, print_preview, print_records, print_table
 from condenset.cli.evaluation_options import Epochs, NumNetworks, ProtocolName, WholeEpochs
-from condenset.cli.option_groups import (
-    NO_ENGINE_FIELDS,
-    NO_LOAD_FIELDS,
-    EngineFields,
-    LoadFields,
-    add_engine_options,
-    add_load_options,
-)
+from condenset.cli.option_groups import OptionValues, expand_groups
 from condenset.cli.options import (
     AsJson,
     DataDir,
@@ -57,8 +50,7 @@ if TYPE_CHECKING:
 TINY_WARNING = "The scale tiny only tests that everything runs: its numbers mean nothing."
 
 
-@add_engine_options
-@add_load_options
+@expand_groups
 def paper_command(
     name: Annotated[
         str | None,
@@ -102,8 +94,9 @@ def paper_command(
     device: Device = None,
     precision: Precision = None,
     memory_limit: MemoryLimit = None,
-    engine_fields: EngineFields = NO_ENGINE_FIELDS,
-    load_fields: LoadFields = NO_LOAD_FIELDS,
+    *,
+    engine_fields: OptionValues,
+    load_fields: OptionValues,
     out: Out = None,
     data_dir: DataDir = None,
     overwrite: Overwrite = False,
@@ -118,7 +111,7 @@ def paper_command(
     from condenset import experiments
     from condenset.experiments.preview import preview_experiment
     from condenset.experiments.start import start_experiment
-    from condenset.runs.curves import check_tensorboard
+    from condenset.runs.tensorboard import check_tensorboard
 
     if name is None:
         entries = [

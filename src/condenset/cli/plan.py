@@ -8,27 +8,17 @@ from typing import TYPE_CHECKING, Any
 from condenset.cli.common import check_one_network, choose_dataset, drop_unset, parse_memory_limit
 from condenset.cli.console import print_json, print_line, print_preview, print_table
 from condenset.cli.evaluation_options import Epochs, Evaluate, NumNetworks, ProtocolName
-from condenset.cli.option_groups import NO_LOAD_FIELDS, LoadFields, add_load_options
+from condenset.cli.option_groups import OptionValues, expand_groups
 from condenset.cli.options import (
-    AllowFewer,
     AsJson,
-    Augment,
     DataDir,
     Dataset,
     Device,
-    ImagesPerClass,
-    IpcShare,
-    Iterations,
     MemoryLimit,
-    Methods,
-    Network,
     NumClasses,
     NumGPUs,
     NumImages,
-    Pool,
     Precision,
-    Schedule,
-    Settings,
     Train,
 )
 from condenset.cli.run import make_request
@@ -38,23 +28,15 @@ if TYPE_CHECKING:
     from condenset.pipeline.cost.estimate import CostEstimate, JobCost, StageCost
 
 
-@add_load_options
+@expand_groups
 def plan_command(
     dataset: Dataset = None,
     train: Train = None,
     classes: NumClasses = None,
     images: NumImages = None,
-    methods: Methods = None,
-    ipcs: ImagesPerClass = None,
-    ipc_share: IpcShare = None,
     gpus: NumGPUs = 1,
-    network: Network = None,
-    schedule: Schedule = None,
-    iterations: Iterations = None,
-    augment: Augment = None,
-    settings: Settings = None,
-    pool: Pool = None,
-    allow_fewer: AllowFewer = None,
+    *,
+    recipe_options: OptionValues,
     evaluate: Evaluate = True,
     protocol: ProtocolName = None,
     num_networks: NumNetworks = None,
@@ -62,7 +44,7 @@ def plan_command(
     device: Device = None,
     precision: Precision = None,
     memory_limit: MemoryLimit = None,
-    load_fields: LoadFields = NO_LOAD_FIELDS,
+    load_fields: OptionValues,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
@@ -70,27 +52,17 @@ def plan_command(
 
     Registered datasets need not be downloaded. With --classes, --images and --size, the dataset need not exist.
     """
-    check_one_network(network)
+    check_one_network(recipe_options.get("network"))
     has_sizes = classes is not None or images is not None
     dataset = choose_dataset(dataset, train, required=not has_sizes)
+    methods = recipe_options.get("methods")
     import_torch(dataset=None if has_sizes else dataset, data_dir=data_dir, methods=methods)
 
     from condenset.io.progress import ProgressBar
     from condenset.pipeline.cost.run import estimate_cost
 
-    shared_fields = drop_unset(network=network, augment=augment)
-    request = make_request(
-        methods or ["dm"],
-        ipcs,
-        shared_fields | drop_unset(iterations=iterations, allow_fewer=allow_fewer),
-        settings,
-        schedule=schedule,
-        pool=str(pool or ""),
-        ipc_share=ipc_share,
-        protocol_fields=shared_fields | drop_unset(protocol=protocol, num_networks=num_networks, epochs=epochs),
-        evaluate=evaluate,
-        whole=False,
-    )
+    protocol_fields = drop_unset(protocol=protocol, num_networks=num_networks, epochs=epochs)
+    request = make_request(recipe_options, ["dm"], protocol_fields, evaluate=evaluate, whole=False)
     data: dict[str, Any] = {"dataset": dataset, "data_dir": data_dir, "load_fields": load_fields}
     compute = {"device": device, "precision": precision, "memory_limit": parse_memory_limit(memory_limit)}
     arguments = drop_unset(**data, **compute, classes=classes, images=images)
@@ -103,8 +75,8 @@ def print_cost(cost: CostEstimate, as_json: bool) -> None:
         totals = {name: getattr(cost, name) for name in ("seconds", "disk_bytes")}
         print_json(dataclasses.asdict(cost) | totals)
         return
+    from condenset.data.ipc import job_name
     from condenset.io.progress import format_duration
-    from condenset.pipeline.plan import job_name
 
     print_preview(_describe_cost(cost), as_json=False)
     print_line()
@@ -158,8 +130,8 @@ def _describe_cost(cost: CostEstimate) -> dict[str, str]:
 
 def _describe_job(job: JobCost, cost: CostEstimate) -> dict[str, str]:
     """Return chunks, images, memory and files of a set, as text by label."""
+    from condenset.data.ipc import job_name
     from condenset.io.bytesize import format_bytes
-    from condenset.pipeline.plan import job_name
 
     name = job_name(job.method, job.ipc)
     rows = {}

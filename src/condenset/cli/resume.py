@@ -14,7 +14,7 @@ from condenset.cli.common import drop_unset, in_terminal, parse_memory_limit, re
 from condenset.cli.console import print_line
 from condenset.cli.evaluate import resume_and_print
 from condenset.cli.evaluation_options import PerClass
-from condenset.cli.option_groups import NO_ENGINE_FIELDS, EngineFields, add_engine_options
+from condenset.cli.option_groups import OptionValues, expand_groups
 from condenset.cli.options import AsJson, Report, ResumeDataDir, ResumeDevice, ResumeMemoryLimit, expand_path
 from condenset.cli.paper import experiment_session, print_experiment
 from condenset.cli.run_display import print_report_path, print_run, run_session
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from condenset.runs.context import RunContext
 
 
-@add_engine_options
+@expand_groups
 def resume_command(
     directory: Annotated[
         Path,
@@ -46,7 +46,8 @@ def resume_command(
         str | None, typer.Option(metavar="PATH", help="New path of the test images, if --test was given.")
     ] = None,
     data_dir: ResumeDataDir = None,
-    engine_fields: EngineFields = NO_ENGINE_FIELDS,
+    *,
+    engine_fields: OptionValues,
     report: Report = True,
     per_class: PerClass = False,
     as_json: AsJson = False,
@@ -105,7 +106,7 @@ def _run_session(plan: Plan, splits: Splits, run: RunContext, *, hint: str, data
 
 def _is_finished(plan: Plan, run: RunContext) -> bool:
     """Return whether every job of a run has a result and a set file."""
-    from condenset.pipeline.plan import job_name
+    from condenset.data.ipc import job_name
     from condenset.pipeline.results import read_results
 
     assert run.directory is not None

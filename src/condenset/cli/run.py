@@ -18,44 +18,8 @@ from condenset.cli.common import (
 )
 from condenset.cli.console import print_line, print_preview
 from condenset.cli.evaluation_options import Epochs, NumNetworks, PerClass, ProtocolName, Whole, WholeEpochs
-from condenset.cli.option_groups import (
-    NO_ENGINE_FIELDS,
-    NO_LOAD_FIELDS,
-    EngineFields,
-    LoadFields,
-    add_engine_options,
-    add_load_options,
-)
-from condenset.cli.options import (
-    ZCA,
-    AllowFewer,
-    AsJson,
-    Augment,
-    Config,
-    DataDir,
-    Dataset,
-    Device,
-    DryRun,
-    ImagesPerClass,
-    Init,
-    IpcShare,
-    Iterations,
-    LearningRate,
-    MemoryLimit,
-    Methods,
-    Network,
-    Out,
-    Overwrite,
-    Pool,
-    Precision,
-    Report,
-    Schedule,
-    Seed,
-    Settings,
-    Snapshots,
-    TensorBoard,
-    Train,
-)
+from condenset.cli.option_groups import OptionValues, expand_groups
+from condenset.cli.options import Dataset, Report, Train
 from condenset.cli.run_display import format_plan_command, print_report_path, print_run, run_session
 from condenset.cli.startup import import_torch
 from condenset.errors import UserError
@@ -64,177 +28,129 @@ if TYPE_CHECKING:
     from condenset.pipeline.request import RunRequest
 
 COMPARE_HELP = "Condense a dataset with all methods but variants of dm, score the sets and draw accuracy against time."
+DEFAULT_METHODS = {"run": ["random", "dm"], "condense": ["dm"]}  # by command; compare: all methods but variants
+RECIPE_FIELDS = ("network", "augment", "iterations", "lr", "init", "allow_fewer", "zca")  # fields that have an option
+PROTOCOL_FIELDS = ("network", "augment")  # of them, those that the protocol has too
 
 
-@add_engine_options
-@add_load_options
+@expand_groups
 def run_command(
     context: typer.Context,
     dataset: Dataset = None,
     train: Train = None,
-    methods: Methods = None,
-    ipcs: ImagesPerClass = None,
-    ipc_share: IpcShare = None,
-    network: Network = None,
-    schedule: Schedule = None,
-    iterations: Iterations = None,
-    lr: LearningRate = None,
-    init: Init = None,
-    augment: Augment = None,
-    settings: Settings = None,
-    pool: Pool = None,
-    allow_fewer: AllowFewer = None,
-    zca: ZCA = None,
+    *,
+    recipe_options: OptionValues,
     protocol: ProtocolName = None,
     whole: Whole = None,
     num_networks: NumNetworks = None,
     epochs: Epochs = None,
     whole_epochs: WholeEpochs = None,
-    seed: Seed = None,
-    device: Device = None,
-    precision: Precision = None,
-    memory_limit: MemoryLimit = None,
-    engine_fields: EngineFields = NO_ENGINE_FIELDS,
-    load_fields: LoadFields = NO_LOAD_FIELDS,
-    out: Out = None,
-    config: Config = None,
-    data_dir: DataDir = None,
-    overwrite: Overwrite = False,
+    engine_fields: OptionValues,
+    load_fields: OptionValues,
+    run_options: OptionValues,
     report: Report = True,
-    snapshots: Snapshots = None,
-    tensorboard: TensorBoard = False,
-    dry_run: DryRun = False,
     per_class: PerClass = False,
-    as_json: AsJson = False,
 ) -> None:
     """Condense a dataset, score the sets and draw them (default methods: random and dm)."""
-    check_one_network(network)
-    dataset = choose_dataset(dataset, train, required=config is None)
-    output = drop_unset(out=out, overwrite=overwrite)
-    import_torch(dataset=dataset, data_dir=data_dir, methods=methods, config=config, **output)
-    shared_fields = drop_unset(network=network, augment=augment)  # of recipes and of the protocol
-    request = make_request(
-        methods or ([] if config else _default_methods(str(context.info_name))),
-        ipcs,
-        shared_fields | drop_unset(iterations=iterations, lr=lr, init=init, allow_fewer=allow_fewer, zca=zca),
-        settings,
-        schedule=schedule,
-        pool=str(pool or ""),
-        ipc_share=ipc_share,
-        protocol_fields=shared_fields | drop_unset(protocol=protocol, num_networks=num_networks, epochs=epochs),
-        whole=whole,
-        whole_epochs=whole_epochs,
-    )
-    data: dict[str, Any] = {"dataset": dataset, "data_dir": data_dir, "load_fields": load_fields}
-    data["engine_fields"] = engine_fields
-    compute = {"seed": seed, "device": device, "precision": precision, "memory_limit": parse_memory_limit(memory_limit)}
-    arguments = drop_unset(**data, **compute, config=config, snapshots=snapshots) | output
-    display = {"as_json": as_json, "per_class": per_class}
-    _start(context, request, arguments, dry_run=dry_run, report=report, tensorboard=tensorboard, **display)
+    fields = {"engine_fields": engine_fields, "load_fields": load_fields}
+    arguments = _check_arguments(dataset, train, recipe_options, run_options) | fields
+    protocol_fields = drop_unset(protocol=protocol, num_networks=num_networks, epochs=epochs)
+    methods = _default_methods(context, run_options)
+    request = make_request(recipe_options, methods, protocol_fields, whole=whole, whole_epochs=whole_epochs)
+    _start(context, request, arguments, run_options, report=report, per_class=per_class)
 
 
-@add_engine_options
-@add_load_options
+@expand_groups
 def condense_command(
     context: typer.Context,
     dataset: Dataset = None,
     train: Train = None,
-    methods: Methods = None,
-    ipcs: ImagesPerClass = None,
-    ipc_share: IpcShare = None,
-    network: Network = None,
-    schedule: Schedule = None,
-    iterations: Iterations = None,
-    lr: LearningRate = None,
-    init: Init = None,
-    augment: Augment = None,
-    settings: Settings = None,
-    pool: Pool = None,
-    allow_fewer: AllowFewer = None,
-    zca: ZCA = None,
-    seed: Seed = None,
-    device: Device = None,
-    precision: Precision = None,
-    memory_limit: MemoryLimit = None,
-    engine_fields: EngineFields = NO_ENGINE_FIELDS,
-    load_fields: LoadFields = NO_LOAD_FIELDS,
-    out: Out = None,
-    config: Config = None,
-    data_dir: DataDir = None,
-    overwrite: Overwrite = False,
-    snapshots: Snapshots = None,
-    tensorboard: TensorBoard = False,
-    dry_run: DryRun = False,
-    as_json: AsJson = False,
+    *,
+    recipe_options: OptionValues,
+    engine_fields: OptionValues,
+    load_fields: OptionValues,
+    run_options: OptionValues,
 ) -> None:
     """Condense a dataset without scoring the set (default method: dm)."""
-    check_one_network(network)
-    dataset = choose_dataset(dataset, train, required=config is None)
-    output = drop_unset(out=out, overwrite=overwrite)
-    import_torch(dataset=dataset, data_dir=data_dir, methods=methods, config=config, **output)
-    fields = drop_unset(iterations=iterations, lr=lr, init=init, allow_fewer=allow_fewer, zca=zca)
-    fields |= drop_unset(network=network, augment=augment)
-    chosen_methods = methods or ([] if config else ["dm"])
-    options: dict[str, Any] = {"schedule": schedule, "ipc_share": ipc_share, "evaluate": False}
-    request = make_request(chosen_methods, ipcs, fields, settings, pool=str(pool or ""), **options)
-    data: dict[str, Any] = {"dataset": dataset, "data_dir": data_dir, "load_fields": load_fields}
-    data["engine_fields"] = engine_fields
-    compute = {"seed": seed, "device": device, "precision": precision, "memory_limit": parse_memory_limit(memory_limit)}
-    arguments = drop_unset(**data, **compute, config=config, snapshots=snapshots) | output
-    _start(context, request, arguments, dry_run=dry_run, as_json=as_json, tensorboard=tensorboard)
+    fields = {"engine_fields": engine_fields, "load_fields": load_fields}
+    arguments = _check_arguments(dataset, train, recipe_options, run_options) | fields
+    request = make_request(recipe_options, _default_methods(context, run_options), evaluate=False)
+    _start(context, request, arguments, run_options)
 
 
 def make_request(
-    methods: list[str], ipcs: list[str] | None, fields: dict[str, Any], settings: list[str] | None, **options: Any
+    recipe_options: OptionValues,
+    default_methods: list[str],
+    protocol_fields: dict[str, Any] | None = None,
+    **fields: Any,
 ) -> RunRequest:
     """Build the request of a run from its options.
 
     Args:
-        methods: Values of `--method`.
-        ipcs: Values of `--ipc`.
-        fields: Recipe fields that have an option, for all methods.
-        settings: Values of `--set`.
-        options: Other fields of `RunRequest`.
+        recipe_options: Those of `RECIPE_OPTIONS` that are given.
+        default_methods: The methods if `--method` is not given.
+        protocol_fields: Protocol fields that have an option of their own. None: the command has no protocol.
+        fields: Other fields of `RunRequest`.
     """
     from condenset.methods import METHODS
     from condenset.pipeline.request import RunRequest, parse_settings
 
-    recipe_fields, method_fields = parse_settings(settings or ())
-    for name in fields.keys() & recipe_fields.keys():
+    recipe_fields, method_fields = parse_settings(recipe_options.get("settings") or ())
+    option_fields = {name: recipe_options[name] for name in RECIPE_FIELDS if name in recipe_options}
+    for name in option_fields.keys() & recipe_fields.keys():
         raise UserError(f"{name} is given twice, by --{name.replace('_', '-')} and by --set: give one of the two")
+    shared_fields = {name: option_fields[name] for name in PROTOCOL_FIELDS if name in option_fields}
     return RunRequest(
-        methods=parse_methods(methods, METHODS),
-        ipcs=parse_ipcs(ipcs),
-        recipe_fields=fields | recipe_fields,
+        methods=parse_methods(recipe_options.get("methods") or default_methods, METHODS),
+        ipcs=parse_ipcs(recipe_options.get("ipcs")),
+        ipc_share=recipe_options.get("ipc_share"),
+        schedule=recipe_options.get("schedule"),
+        pool=str(recipe_options.get("pool", "")),
+        recipe_fields=option_fields | recipe_fields,
         method_fields=method_fields,
-        **options,
+        protocol_fields={} if protocol_fields is None else shared_fields | protocol_fields,
+        **fields,
     )
 
 
-def _default_methods(command: str) -> list[str]:
-    """Return the methods of `run` or `compare` if none are named."""
+def _check_arguments(
+    dataset: str | None, train: str | None, recipe_options: OptionValues, run_options: OptionValues
+) -> dict[str, Any]:
+    """Check what can be checked without PyTorch, import PyTorch, and return arguments of `start_run`."""
+    check_one_network(recipe_options.get("network"))
+    names = ("data_dir", "config", "out", "overwrite")
+    paths = {name: run_options[name] for name in names if name in run_options}
+    chosen = choose_dataset(dataset, train, required="config" not in paths)
+    import_torch(dataset=chosen, methods=recipe_options.get("methods"), **paths)
+    compute = {name: run_options[name] for name in ("seed", "device", "precision", "snapshots") if name in run_options}
+    memory_limit = parse_memory_limit(run_options.get("memory_limit"))
+    return drop_unset(dataset=chosen, memory_limit=memory_limit) | paths | compute
+
+
+def _default_methods(context: typer.Context, run_options: OptionValues) -> list[str]:
+    """Return the methods of a command if none are named; none with a config file, which has them."""
     from condenset.methods import METHODS
 
-    return ["random", "dm"] if command == "run" else [name for name, item in METHODS.items() if not item.variant_of]
+    all_methods = [name for name, item in METHODS.items() if not item.variant_of]
+    return [] if "config" in run_options else DEFAULT_METHODS.get(str(context.info_name), all_methods)
 
 
 def _start(
     context: typer.Context,
     request: RunRequest,
     arguments: Mapping[str, Any],
+    run_options: OptionValues,
     *,
-    dry_run: bool,
-    as_json: bool,
     per_class: bool = False,
     report: bool = False,
-    tensorboard: bool = False,
 ) -> None:
     """Start a run with these arguments of `start_run` and print its results, or only print its plan."""
     from condenset.pipeline.preview import preview_run
     from condenset.pipeline.run import start_run
-    from condenset.runs.curves import check_tensorboard
+    from condenset.runs.tensorboard import check_tensorboard
 
-    if dry_run:
+    as_json, tensorboard = bool(run_options.get("as_json")), bool(run_options.get("tensorboard"))
+    if run_options.get("dry_run"):
         print_preview(preview_run(request, **arguments), as_json)
         if not as_json and "config" not in arguments:  # plan has no --config
             command = format_plan_command(context, request.methods, evaluate=request.evaluate)

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from condenset.cli.common import announce, describe_hold_out, in_terminal, resume_hint
 from condenset.cli.console import print_files, print_line, print_records
+from condenset.errors import format_command
 
 if TYPE_CHECKING:
     import typer
 
     from condenset.data.image_data import Splits
     from condenset.pipeline.plan import Plan
-    from condenset.pipeline.run import RunResult
+    from condenset.pipeline.results import RunResult
     from condenset.runs.context import RunContext
 
 MAX_METHODS = 4  # that the first line names
@@ -84,7 +84,7 @@ def format_plan_command(context: typer.Context, methods: Sequence[str], *, evalu
         for item in value if isinstance(value, list | tuple) else [value]:
             words += [*flag, str(item)]
     words += ["--method", ",".join(methods), *([] if evaluate else ["--no-evaluate"])]
-    return f"condenset plan {shlex.join(words)}"
+    return format_command("plan", *words)
 
 
 def _describe_work(plan: Plan, dataset: str) -> str:

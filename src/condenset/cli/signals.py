@@ -40,8 +40,8 @@ class StopHandler:
             return
         self.received.append(number)
         if self.run is not None:
-            self.run.stop_requested = number
-            if self.run.listening and len(self.received) == 1:
+            self.run.stop.requested = number
+            if self.run.stop.listening and len(self.received) == 1:
                 print_lines(STOPPING, stderr=True)
                 return
         raise KeyboardInterrupt

@@ -12,7 +12,7 @@ import typer
 
 from condenset.cli.console import print_json, print_line, print_preview
 from condenset.cli.options import AsJson, expand_path
-from condenset.errors import UserError, escape_controls
+from condenset.errors import UserError, escape_controls, format_command
 
 if TYPE_CHECKING:
     from condenset.runs.status_report import StatusReport
@@ -100,7 +100,8 @@ def _describe_state(report: StatusReport) -> str:
     process = f" (process {report.pid} on {report.host})" if report.pid is not None else ""
     if report.state == "running":
         return f"running{process}"
-    hint = f"; continue with: condenset resume {report.directory}" if report.state != "finished" else ""
+    command = format_command("resume", report.directory)
+    hint = f"; continue with: {command}" if report.state != "finished" else ""
     error = f": {' '.join(report.error.split())}" if report.error else ""
     host = f" on {report.host}" if report.host else ""
     return f"{report.state}{host}{error}{hint}"

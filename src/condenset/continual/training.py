@@ -13,8 +13,8 @@ from condenset.runs.context import RunContext
 from condenset.runs.loop import track_progress
 from condenset.training.classifier import Classifier
 from condenset.training.dataset import DeviceDataset
-from condenset.training.evaluation import network_of_set
 from condenset.training.protocol import training_protocol
+from condenset.training.scoring import network_of_set
 from condenset.training.trainer import Trainer
 
 

@@ -18,7 +18,7 @@ from condenset.data.lazy import Labels, Pixels, check_labels, make_image_data
 from condenset.data.options import LoadOptions
 from condenset.engine.defaults import torch_defaults
 from condenset.errors import UserError, check, format_names, warn_user
-from condenset.io.progress import show_progress
+from condenset.io.progress import limit_progress, show_progress
 
 IMAGE_COLUMNS = ("image", "img")
 LABEL_COLUMNS = ("label", "fine_label")
@@ -108,7 +108,8 @@ def from_dataset(
     columns = Columns(image_column, label_column)
     splits = _choose_splits(dataset) if isinstance(dataset, Mapping) else [dataset]
     name = name or type(splits[0]).__name__.lower()
-    contents = [_read_items(split, options, columns, f"reading {name}", verbose) for split in splits]
+    with limit_progress(verbose):
+        contents = [_read_items(split, options, columns, f"reading {name}") for split in splits]
     all_labels = [label for _, split_labels in contents for label in split_labels]
     labels, names = _number_labels(all_labels, class_names, _find_class_names(splits[0], columns))
     pixels = _match_shapes([pixels for pixels, _ in contents])
@@ -164,14 +165,14 @@ def _number_labels(
 
 
 def _read_items(
-    dataset: Any, options: LoadOptions, columns: Columns, description: str, verbose: bool
+    dataset: Any, options: LoadOptions, columns: Columns, description: str
 ) -> tuple[Pixels, list[int | str]]:
     is_stream = isinstance(dataset, torch.utils.data.IterableDataset)
     if is_stream or not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
         raise UserError(f"a dataset must have a length and items (map-style), but {type(dataset).__name__} does not")
     count, labels = len(dataset), list[int | str]()
     check(count > 0, "there must be at least one image", count)
-    with show_progress(description, count, verbose=verbose) as advance:
+    with show_progress(description, count) as advance:
         for index in range(count):
             item, label = _split_item(dataset[index], index, columns)
             image = _to_pillow(item, index)

@@ -17,14 +17,13 @@ from condenset.io.files import open_file
 from condenset.io.progress import show_progress
 
 
-def unpack(archive: Path, target: Path, *, max_bytes: int, verbose: bool = True) -> None:
+def unpack(archive: Path, target: Path, *, max_bytes: int) -> None:
     """Unpack the directory `target.name` of a .tar.gz or .zip file to `target`, completely or not at all.
 
     Args:
         archive: The archive.
         target: The directory to create.
         max_bytes: The largest size that the archive may unpack to.
-        verbose: Show progress.
 
     Raises:
         UserError: The archive is damaged or too large, or contains links, devices or paths outside of it.
@@ -32,7 +31,7 @@ def unpack(archive: Path, target: Path, *, max_bytes: int, verbose: bool = True)
     with atomic_directory(target) as workspace, open_file(archive) as file:
         try:
             unpack_file = _unpack_zip if archive.suffix == ".zip" else _unpack_tar
-            with show_progress(f"unpacking {archive.name}", max_bytes, unit="B", verbose=verbose) as advance:
+            with show_progress(f"unpacking {archive.name}", max_bytes, unit="B") as advance:
                 unpack_file(file, workspace, max_bytes, advance)
         except UserError as error:
             raise UserError(f"cannot unpack {archive}: {error}") from None

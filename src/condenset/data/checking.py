@@ -15,22 +15,16 @@ import numpy as np
 
 from condenset.config import make_config
 from condenset.data.duplicates import hash_images
-from condenset.data.file_scan import FileScan, show_scans
+from condenset.data.file_scan import FileScan
 from condenset.data.folders.image_files import UnreadableFilesWarning
-from condenset.data.hold_out import HoldOutError
-from condenset.data.image_data import Splits, same_images_error
+from condenset.data.image_data import same_images_error
 from condenset.data.lazy import LazyDataset, PixelStats, iter_blocks
-from condenset.data.memmap import is_memmap, to_lazy_dataset, verify_memmap
-from condenset.data.opening import (
-    check_hold_out,
-    choose_lazy_test,
-    open_dataset,
-    registered_name,
-    warn_about_unused,
-)
+from condenset.data.memmap import is_memmap, verify_memmap
+from condenset.data.opening import choose_test, open_dataset, registered_name, warn_about_unused
 from condenset.data.options import LoadKeywords, LoadOptions
 from condenset.data.sources import DATASETS
 from condenset.errors import UserError, format_names
+from condenset.io.progress import limit_progress
 from condenset.io.user_directories import data_directory, expand_user
 
 PathLike = str | os.PathLike[str]
@@ -53,7 +47,6 @@ class DatasetReport:
         ignored_files: Number of other files, by extension.
         ignored_folders: Folders without images of the dataset.
         unreadable: Image files that cannot be read, with the reason.
-        hold_out_error: Why `test_share` cannot hold out test images. Empty if it can.
     """
 
     name: str
@@ -73,7 +66,6 @@ class DatasetReport:
     ignored_files: Mapping[str, int]
     ignored_folders: Sequence[str]
     unreadable: Mapping[str, str]
-    hold_out_error: str
 
     def __str__(self) -> str:
         shape = "x".join(map(str, self.shape))
@@ -119,46 +111,38 @@ def check_dataset(
 ) -> DatasetReport:
     """Read every image of a dataset, block by block, and report what it contains.
 
-    Unreadable image files and classes that are too small for `test_share` are in the report. Everything else that
-    `load` refuses raises a UserError here too.
+    Unreadable image files are in the report. Everything else that `load` refuses raises a UserError here too.
     """
     load_options = make_config(LoadOptions, "an option of check", dict(options))
     registered = registered_name(name_or_path)
-    with show_scans(verbose), warnings.catch_warnings():
+    with limit_progress(verbose), warnings.catch_warnings():
         warnings.simplefilter("ignore", UnreadableFilesWarning)  # the report names them
-        opened = _open(name_or_path, data_directory(data_dir), load_options, verbose)
-    pixels = _read_pixels(opened.dataset, opened.name, verbose=verbose)
+        opened = _open(name_or_path, data_directory(data_dir), load_options)
+        pixels = _read_pixels(opened.dataset, opened.name)
     if registered:
         _check_mean(registered, pixels.mean)
     return _make_report(opened, pixels)
 
 
 class OpenedDataset(NamedTuple):
-    """A dataset to check, the paths it is read from, and why no test images can be held out, if they cannot."""
+    """A dataset to check, and the paths it is read from."""
 
     dataset: LazyDataset
     name: str
     paths: list[PathLike]
-    hold_out_error: str
 
 
-def _open(name_or_path: PathLike, data_dir: Path, options: LoadOptions, verbose: bool) -> OpenedDataset:
+def _open(name_or_path: PathLike, data_dir: Path, options: LoadOptions) -> OpenedDataset:
     registered = registered_name(name_or_path)
     # A registered dataset must be complete.
     read_options = options if registered else dataclasses.replace(options, skip_bad=True)
-    opened, name = open_dataset(name_or_path, data_dir, read_options, complete=True, verbose=verbose)
-    paths = [] if registered or isinstance(opened, Splits) else [name_or_path]
+    opened, name = open_dataset(name_or_path, data_dir, read_options, complete=True)
+    paths = [] if registered or opened.train.data is not None else [name_or_path]
     paths += [] if options.test is None else [options.test]
-    check_hold_out(opened, name, options)
-    if isinstance(opened, Splits):
-        verify_memmap(opened)
-    dataset, hold_out_error = to_lazy_dataset(opened), ""
-    try:
-        dataset = choose_lazy_test(dataset, name, read_options, data_dir)
-    except HoldOutError as error:
-        hold_out_error = str(error)
+    dataset = choose_test(opened, name, read_options, data_dir)
+    verify_memmap(opened)
     warn_about_unused(options, dataset, name)
-    return OpenedDataset(dataset, name, paths, hold_out_error)
+    return OpenedDataset(dataset, name, paths)
 
 
 class PixelSummary(NamedTuple):
@@ -169,13 +153,13 @@ class PixelSummary(NamedTuple):
     num_shared: int
 
 
-def _read_pixels(dataset: LazyDataset, name: str, *, verbose: bool) -> PixelSummary:
+def _read_pixels(dataset: LazyDataset, name: str) -> PixelSummary:
     stats, train_hashes, test_hashes = PixelStats(dataset.train.shape[1]), list[bytes](), list[bytes]()
-    for block in iter_blocks(dataset.train, f"checking {name} (train)", verbose=verbose):
+    for block in iter_blocks(dataset.train, f"checking {name} (train)"):
         stats.add(block)
         train_hashes += hash_images(block) if dataset.test else []
     if dataset.test is not None:
-        for block in iter_blocks(dataset.test, f"checking {name} (test)", verbose=verbose):
+        for block in iter_blocks(dataset.test, f"checking {name} (test)"):
             test_hashes += hash_images(block)
         if test_hashes == train_hashes and np.array_equal(dataset.test.labels, dataset.train.labels):
             raise same_images_error(name)
@@ -205,7 +189,6 @@ def _make_report(opened: OpenedDataset, pixels: PixelSummary) -> DatasetReport:
         ignored_files=dict(ignored_files.most_common()),
         ignored_folders=ignored_folders,
         unreadable=dict(dataset.scan.unreadable),
-        hold_out_error=opened.hold_out_error,
     )
 
 

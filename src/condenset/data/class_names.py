@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Iterable
 
 import numpy as np
 
-from condenset.data.file_scan import DatasetWarning
 from condenset.data.lazy import LazySplit
-from condenset.errors import UserError, warn_user
+from condenset.errors import UserError
 
 
 def sort_names(names: Iterable[str]) -> tuple[str, ...]:
@@ -24,8 +22,6 @@ def sort_names(names: Iterable[str]) -> tuple[str, ...]:
 def match_classes(split: LazySplit, names: tuple[str, ...], class_names: tuple[str, ...], owner: str) -> LazySplit:
     """Return a split whose classes are `names` with its classes in the order of `class_names`.
 
-    Names that differ only in case or Unicode form match, with a warning.
-
     Args:
         split: The split, usually the test split.
         names: Its class names.
@@ -34,26 +30,12 @@ def match_classes(split: LazySplit, names: tuple[str, ...], class_names: tuple[s
     """
     if names == class_names:
         return split
-    other_form = {_fold(name): name for name in class_names if name not in names}
-    matched = [name if name in class_names else other_form.get(_fold(name), name) for name in names]
-    repeated = sorted({name for name in matched if matched.count(name) > 1})
-    if repeated:
-        rule = f"several classes of the test split differ from {repeated[0]!r} only in case or Unicode form"
-        raise UserError(f"{owner}: {rule}; rename one")
-    mismatch = sorted({*class_names} ^ {*matched})
+    mismatch = sorted({*class_names} ^ {*names})
     if mismatch:
         split_name = "train" if mismatch[0] in class_names else "test"
-        raise UserError(f"{owner}: both splits must have the same classes, but only {split_name} has {mismatch[0]!r}")
-    renamed = [(old, new) for old, new in zip(names, matched, strict=True) if old != new]
-    if renamed:
-        spelling = f"spells {len(renamed)} of {len(names)} class names in another case or Unicode form"
-        example = f"such as {renamed[0][0]!r} for {renamed[0][1]!r}"
-        warn_user(f"{owner}: the test split {spelling}, {example}: they match", DatasetWarning)
-    labels = np.array([class_names.index(name) for name in matched])[split.labels]
+        rule, name = f"{owner}: both splits must have the same classes", mismatch[0]
+        code = "" if name.isascii() else f" ({name!a})"  # two Unicode forms of a name look the same
+        raise UserError(f"{rule}, but only {split_name} has {name!r}{code}: rename it, or add it to the other split")
+    labels = np.array([class_names.index(name) for name in names])[split.labels]
     order = np.argsort(labels, kind="stable")
     return split.select(order, labels[order])
-
-
-def _fold(name: str) -> str:
-    """Return a name without its case and in one Unicode form. File systems store é as one or as two characters."""
-    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())

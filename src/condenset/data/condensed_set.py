@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import functools
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,6 +13,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from condenset.augment import DEFAULT_STRATEGY
+from condenset.data.formats.content import encode_metadata
 from condenset.data.formats.methods import ExportMethods
 from condenset.data.image_data import (
     ImageData,
@@ -30,10 +29,11 @@ from condenset.data.partition import MAX_FACTOR, check_compact, decode_labels, d
 from condenset.data.set_checks import check_labels, check_step_sizes, check_stored_images, check_whitening
 from condenset.data.transform import augment_inputs, normalize, normalize_pixels
 from condenset.data.whitening import Whitening, read_whitening
-from condenset.errors import UserError, check, check_int, check_type, format_error, option
+from condenset.errors import UserError, check, check_int, check_type, option
 from condenset.io.directories import wrap_os_errors
 from condenset.io.files import write_tensors
 from condenset.io.metadata import read_tensor_file
+from condenset.io.user_directories import expand_user
 
 SET_FORMAT = 1  # version of the file format
 
@@ -119,7 +119,7 @@ class CondensedSet(ExportMethods, Dataset[tuple[Tensor, Tensor]]):
         for name, tensor in tensors.items():
             if tensor is not None:
                 check_dense(name, tensor)
-        check_class_names(self.class_names)
+        object.__setattr__(self, "class_names", check_class_names(self.class_names))
         check_type(self.provenance, Mapping, "provenance must be a mapping")
         images = self.images
         check(images.dtype == torch.float32, "images must be float32", images.dtype)
@@ -237,9 +237,10 @@ class CondensedSet(ExportMethods, Dataset[tuple[Tensor, Tensor]]):
             >>> cs.CondensedSet.load(path)
             CondensedSet(digits: 10 images of 1x8x8, 10 classes; random, 1 per class)
         """
-        if Path(path).suffix != ".safetensors":
+        path = expand_user(path)
+        if path.suffix != ".safetensors":
             hint = "for other formats use to_folder, to_npz, to_hf, to_webdataset or to_pt"
-            raise UserError(f"a set file must end in .safetensors, but got '{os.fspath(path)}'; {hint}")
+            raise UserError(f"a set file must end in .safetensors, but got '{path}'; {hint}")
         metadata = {
             "format": SET_FORMAT,
             **({"partition": self.partition} if self.partition > 1 else {}),
@@ -248,14 +249,11 @@ class CondensedSet(ExportMethods, Dataset[tuple[Tensor, Tensor]]):
             "std": list(self.std),
             "provenance": dict(self.provenance),
         }
-        if not overwrite and Path(path).exists():
+        if not overwrite and path.exists():
             replace = option("overwrite", True)
             raise UserError(f"{path} exists already; choose another name or overwrite it with {replace}")
         tensors = {"images": self.stored_images, "labels": self.stored_labels, **self._optional_tensors}
-        try:
-            text = json.dumps(metadata)
-        except (TypeError, ValueError, RecursionError) as error:
-            raise UserError(f"the provenance of a set must be JSON, but {format_error(error)}") from None
+        text = encode_metadata(metadata)
         with wrap_os_errors(path):
             write_tensors(path, tensors, {"condenset": text})
 
@@ -272,7 +270,8 @@ class CondensedSet(ExportMethods, Dataset[tuple[Tensor, Tensor]]):
         Raises:
             UserError: The file does not exist or is not a complete, consistent set.
         """
-        tensors, metadata = read_tensor_file(Path(path), "condenset", "a condensed set")
+        path = expand_user(path)
+        tensors, metadata = read_tensor_file(path, "condenset", "a condensed set")
         try:
             if metadata["format"] > SET_FORMAT:
                 newer = f"it was written by a newer version of condenset (format {metadata['format']})"
@@ -281,7 +280,7 @@ class CondensedSet(ExportMethods, Dataset[tuple[Tensor, Tensor]]):
                 tensors["images"].clone(),
                 labels=tensors["labels"].clone(),
                 partition=check_int("partition", metadata.get("partition", 1), 1, MAX_FACTOR),
-                class_names=tuple(map(str, metadata["class_names"])),
+                class_names=metadata["class_names"],
                 mean=metadata["mean"],
                 std=metadata["std"],
                 step_sizes=tensors["step_sizes"].clone() if "step_sizes" in tensors else None,

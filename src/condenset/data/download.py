@@ -16,14 +16,14 @@ from condenset.data.archives import unpack
 from condenset.data.sources import DATASETS, Download, require_registered_name
 from condenset.errors import UserError, check, format_error
 from condenset.io.directories import wrap_os_errors
-from condenset.io.progress import show_progress
+from condenset.io.progress import limit_progress, show_progress
 from condenset.io.user_directories import data_directory
 
 CHUNK_BYTES = 1 << 18
 MAX_FAILURES = 4  # attempts in a row that transfer nothing
 PAUSE_SECONDS = 0.5  # before the second attempt; doubled before each further one
 TIMEOUT_SECONDS = 30.0
-RETRY_CODES = (408, 425, 429)  # HTTP codes after which another attempt can succeed, besides every 5xx
+RETRY_CODES = (408, 416, 425, 429)  # HTTP codes after which another attempt can succeed, besides every 5xx
 
 
 class DownloadError(UserError):
@@ -56,8 +56,9 @@ def download_dataset(name: str, data_dir: str | os.PathLike[str] | None = None, 
     if not source.downloads:
         raise UserError(f"{registered} cannot be downloaded: {source.instructions} {target}")
     try:
-        for download in source.downloads:
-            _download_and_unpack(download, directory, verbose)
+        with limit_progress(verbose):
+            for download in source.downloads:
+                _download_and_unpack(download, directory)
     except DownloadError as error:
         hint = "run the command again to resume; without a connection, first save these files by hand"
         files = [f"  {download.url} as {directory / download.path}" for download in source.downloads]
@@ -69,19 +70,19 @@ def download_dataset(name: str, data_dir: str | os.PathLike[str] | None = None, 
     return path
 
 
-def _download_and_unpack(download: Download, directory: Path, verbose: bool) -> None:
+def _download_and_unpack(download: Download, directory: Path) -> None:
     target = directory / download.unpacks_to
     if download.unpacks_to and target.exists():
         raise UserError(f"{target} exists but is incomplete; move it away, then download it again")
     path = directory / download.path
-    download_file(download.url, path, digest=download.digest, size=download.size, verbose=verbose)
+    download_file(download.url, path, digest=download.digest, size=download.size)
     if download.unpacks_to:
-        unpack(path, target, max_bytes=download.unpacked_size, verbose=verbose)
+        unpack(path, target, max_bytes=download.unpacked_size)
         with wrap_os_errors(path, "remove"):
             path.unlink()
 
 
-def download_file(url: str, path: Path, *, digest: str, size: int | None = None, verbose: bool = True) -> None:
+def download_file(url: str, path: Path, *, digest: str, size: int | None = None) -> None:
     """Download a file, resuming from PATH.part if it exists. The file gets its name after its digest is checked.
 
     Args:
@@ -89,7 +90,6 @@ def download_file(url: str, path: Path, *, digest: str, size: int | None = None,
         path: Where to store the file.
         digest: "md5:HEX" or "sha256:HEX".
         size: The approximate size in bytes; a file of more than twice this size is an error.
-        verbose: Show progress.
 
     Raises:
         UserError: The file cannot be downloaded or written, or has another digest.
@@ -101,16 +101,13 @@ def download_file(url: str, path: Path, *, digest: str, size: int | None = None,
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.is_file() and file_digest(path, digest) == digest:
             return
-        is_resumed = part.exists()
-    _download_with_retries(url, part, size, verbose)
+    if not (part.is_file() and file_digest(part, digest) == digest):  # complete if a kill prevented its renaming
+        _download_with_retries(url, part, size)
     actual = file_digest(part, digest)
-    if actual != digest and is_resumed:  # the existing part may be the beginning of another file
-        part.unlink()
-        _download_with_retries(url, part, size, verbose)
-        actual = file_digest(part, digest)
     if actual != digest:
-        part.unlink()
-        raise UserError(f"{url} must have the digest {digest}, but got {actual}; the file was deleted")
+        part.unlink()  # the part of an earlier call may be the beginning of another file
+        hint = "the file was deleted; run the same command again"
+        raise UserError(f"{url} must have the digest {digest}, but got {actual}: {hint}")
     with wrap_os_errors(path):
         with part.open("rb+") as file:
             os.fsync(file.fileno())
@@ -126,11 +123,11 @@ def file_digest(path: Path, like: str) -> str:
         return f"{algorithm}:{hashlib.file_digest(file, hasher).hexdigest()}"
 
 
-def _download_with_retries(url: str, part: Path, size: int | None, verbose: bool) -> None:
+def _download_with_retries(url: str, part: Path, size: int | None) -> None:
     """Download the file to `part` completely, with several attempts."""
     max_bytes = None if size is None else 2 * size + CHUNK_BYTES
     failures = 0
-    with show_progress(part.name.removesuffix(".part"), size, unit="B", verbose=verbose) as advance:
+    with show_progress(part.name.removesuffix(".part"), size, unit="B") as advance:
         advance(_bytes_on_disk(part))
         while True:
             before = _bytes_on_disk(part)
@@ -154,10 +151,7 @@ def _transfer(url: str, part: Path, max_bytes: int | None, advance: Callable[[in
     headers = {"User-Agent": "condenset", "Accept-Encoding": "identity"}
     if received:
         headers["Range"] = f"bytes={received}-"
-    response = _send_request(urllib.request.Request(url, headers=headers), part, received)
-    if response is None:
-        return
-    with response:
+    with _send_request(urllib.request.Request(url, headers=headers), part) as response:
         if response.status != 206:  # the server ignored the range and sends the whole file
             advance(-received)
             received = 0
@@ -177,19 +171,16 @@ def _transfer(url: str, part: Path, max_bytes: int | None, advance: Callable[[in
         raise _TransferError(f"the connection was cut after {received} of {total} bytes")
 
 
-def _send_request(request: urllib.request.Request, part: Path, received: int) -> http.client.HTTPResponse | None:
-    """Return the response, or None if the server says that `part` is complete."""
+def _send_request(request: urllib.request.Request, part: Path) -> http.client.HTTPResponse:
+    """Return the response. A part that is not the beginning of the file is deleted."""
     url = request.full_url
     try:
         response: http.client.HTTPResponse = urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS)
         return response
     except urllib.error.HTTPError as error:
         with error:
-            if error.code == 416 and received:
-                if error.headers.get("Content-Range") == f"bytes */{received}":
-                    return None
+            if error.code == 416:  # the part has all bytes of the file, or more
                 part.unlink(missing_ok=True)
-                raise _TransferError("the part on disk is longer than the file") from None
             if error.code < 500 and error.code not in RETRY_CODES:
                 raise DownloadError(url, f"the server returned {error.code} {error.reason}") from None
             raise _TransferError(f"the server returned {error.code} {error.reason}") from None

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from contextvars import ContextVar
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-
-from condenset.io.progress import show_progress
 
 
 class DatasetWarning(UserWarning):
@@ -39,21 +35,3 @@ class FileScan:
             self.sizes + other.sizes,
             {**self.unreadable, **other.unreadable},
         )
-
-
-_is_verbose: ContextVar[bool] = ContextVar("show the progress of scans", default=False)
-
-
-@contextmanager
-def show_scans(verbose: bool) -> Iterator[None]:
-    """Show the progress of file scans in the block. Readers of datasets do not have `verbose` as an argument."""
-    token = _is_verbose.set(verbose)
-    try:
-        yield
-    finally:
-        _is_verbose.reset(token)
-
-
-def show_scan_progress(description: str, total: int) -> AbstractContextManager[Callable[[int], None]]:
-    """Show the progress of a scan, if `show_scans` asks for it; see `show_progress`."""
-    return show_progress(description, total, verbose=_is_verbose.get())

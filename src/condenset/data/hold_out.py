@@ -16,10 +16,6 @@ MAX_DENOMINATOR = 1_000_000  # of a share as a fraction
 MAX_NAMED_CLASSES = 5  # in an error message
 
 
-class HoldOutError(UserError):
-    """A class has too few images to hold one out."""
-
-
 def hold_out(labels: Labels, class_names: Sequence[str], owner: str, share: float = TEST_SHARE) -> tuple[Rows, Rows]:
     """Return (train, test) rows: the test images of a class are its first image and evenly spaced ones after it.
 
@@ -37,7 +33,7 @@ def hold_out(labels: Labels, class_names: Sequence[str], owner: str, share: floa
         small = [name for name, count in zip(class_names, counts, strict=True) if count < 2]
         names = f"{format_names(small, MAX_NAMED_CLASSES)} {'has' if len(small) == 1 else 'have'} one"
         rule = f"{owner}: every class must have two images to hold one out for the test"
-        raise HoldOutError(f"{rule}, but {names}; add images, or give the test images with {option('test', 'PATH')}")
+        raise UserError(f"{rule}, but {names}; add images, or give the test images with {option('test', 'PATH')}")
     starts = np.cumsum(counts) - counts
     rank = np.arange(len(labels)) - np.repeat(starts, counts)
     fraction = max(Fraction(share).limit_denominator(MAX_DENOMINATOR), Fraction(1, MAX_DENOMINATOR))

@@ -92,7 +92,7 @@ class ImageData(Dataset[tuple[Tensor, Tensor]]):
     def __post_init__(self) -> None:
         check_dense("images", self.images)
         check_dense("labels", self.labels)
-        check_class_names(self.class_names)
+        object.__setattr__(self, "class_names", check_class_names(self.class_names))
         check_type(self.origin, Mapping, "origin must be a mapping")
         shape = tuple(self.images.shape)
         check(self.images.dtype == torch.uint8 and len(shape) == 4, "images must be uint8 of shape (N, C, H, W)", shape)
@@ -221,17 +221,16 @@ def check_dense(name: str, tensor: object) -> None:
     """Check that this is a tensor with one stored number per element."""
     check_type(tensor, Tensor, f"{name} must be a tensor")
     assert isinstance(tensor, Tensor)
-    is_dense = tensor.layout == torch.strided and not (tensor.is_quantized or tensor.is_meta or tensor.is_nested)
-    kinds = {"a quantized": tensor.is_quantized, "a meta": tensor.is_meta, "a nested": tensor.is_nested}
-    kind = next((name for name, is_kind in kinds.items() if is_kind), "a sparse")
-    if not is_dense:
-        raise UserError(f"{name} must be a dense tensor, but got {kind} tensor: convert it first")
+    if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta or tensor.is_nested:
+        raise UserError(f"{name} must be a dense tensor, not sparse, quantized, meta or nested: convert it first")
 
 
-def check_class_names(class_names: object) -> None:
-    """Check that these can be names: a list, not one text."""
+def check_class_names(class_names: object) -> tuple[str, ...]:
+    """Check that these can be names, a list and not one text, and return them as text."""
     is_list = isinstance(class_names, Iterable) and not isinstance(class_names, str)
     check(is_list, "class_names must be a list of names", class_names)
+    assert isinstance(class_names, Iterable)
+    return tuple(map(str, class_names))
 
 
 def hash_tensors(header: object, *tensors: Tensor) -> str:

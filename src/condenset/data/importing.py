@@ -34,7 +34,6 @@ def write_import(
     *,
     arguments: Mapping[str, object],
     overwrite: bool = False,
-    verbose: bool = True,
 ) -> None:
     """Write a dataset to the directory `target`, completely or not at all.
 
@@ -43,17 +42,16 @@ def write_import(
         target: The directory.
         arguments: What the import depends on, besides the files. An import with other arguments starts again.
         overwrite: Replace an imported dataset, and do not continue an earlier import.
-        verbose: Show progress.
     """
     unreadable = dataset.scan.unreadable
-    identity = "" if overwrite else _identify(dataset, arguments, verbose)
+    identity = "" if overwrite else _identify(dataset, arguments)
     with lock_partial_directory(target) as partial, wrap_os_errors(target):
         directory = partial / target.name
         rows = read_journal(partial, identity)
         if not _has_images(dataset, directory, rows):
             rows.clear()
             clear_directory(partial)
-        _write_images(dataset, directory, rows, identity, verbose=verbose)
+        _write_images(dataset, directory, rows, identity)
         if unreadable:
             lines = (f"{escape_controls(reason)}\n" for reason in unreadable.values())
             write_file(directory / BAD_IMAGES, "".join(lines).encode(errors="backslashreplace"))
@@ -63,16 +61,16 @@ def write_import(
     warn_about_unreadable(unreadable, MAX_NAMED_FILES, f"; all are named in {target / BAD_IMAGES}")
 
 
-def _identify(dataset: LazyDataset, arguments: Mapping[str, object], verbose: bool) -> str:
+def _identify(dataset: LazyDataset, arguments: Mapping[str, object]) -> str:
     """Return a hash of all that the written files depend on; empty if the dataset is not read from image files."""
     paths, block_size = dataset.scan.readable, images_per_block(dataset.train.shape)
-    return json_hash([__version__, block_size, _hash_files(paths, verbose), dict(arguments)]) if paths else ""
+    return json_hash([__version__, block_size, _hash_files(paths), dict(arguments)]) if paths else ""
 
 
-def _hash_files(paths: Sequence[str], verbose: bool) -> str:
+def _hash_files(paths: Sequence[str]) -> str:
     """Return a hash of the names, sizes and times of files."""
     digest = hashlib.blake2b(digest_size=16)
-    with show_progress("checking file times", len(paths), verbose=verbose) as advance:
+    with show_progress("checking file times", len(paths)) as advance:
         for path in paths:
             identity = "missing"
             with contextlib.suppress(OSError):
@@ -94,14 +92,14 @@ def _has_images(dataset: LazyDataset, directory: Path, rows: Mapping[str, Any]) 
     return bool(rows)
 
 
-def _write_images(dataset: LazyDataset, directory: Path, rows: dict[str, int], identity: str, *, verbose: bool) -> None:
+def _write_images(dataset: LazyDataset, directory: Path, rows: dict[str, int], identity: str) -> None:
     """Write the images that are not in `rows` yet. Unreadable files are an error after all files have been read."""
     directory.mkdir(exist_ok=True)
     remove_temporary_files(directory, ["*"])
     name, errors = directory.name, dict[str, UserError]()
     done, total = sum(rows.values()), sum(split.shape[0] for split in dataset.splits.values())
     if done:
-        print_notice(f"importing {name}: continuing at image {min(done + 1, total):,} of {total:,}", verbose=verbose)
+        print_notice(f"importing {name}: continuing at image {min(done + 1, total):,} of {total:,}")
     for split_name, split in dataset.splits.items():
         description = f"importing {name}" if split_name == "train" else f"importing {name} ({split_name})"
         start = rows.get(split_name, 0)
@@ -110,7 +108,7 @@ def _write_images(dataset: LazyDataset, directory: Path, rows: dict[str, int], i
             file.write(_npy_header(split))
             file.truncate(file.tell() + start * math.prod(split.shape[1:]))
             file.seek(0, os.SEEK_END)
-            for block in iter_blocks(_collect_errors(split, errors), description, start=start, verbose=verbose):
+            for block in iter_blocks(_collect_errors(split, errors), description, start=start):
                 if not errors:
                     file.write(block.data)
                     file.flush()

@@ -31,11 +31,13 @@ class LazySplit:
         shape: (N, C, H, W).
         labels: (N,), ascending.
         fill: `fill(out, rows)` writes the images at the positions `rows` into `out`.
+        data: The same images, if they are in memory or memory-mapped already. They are then not read again.
     """
 
     shape: tuple[int, int, int, int]
     labels: Labels
     fill: Callable[[Pixels, Rows], None]
+    data: ImageData | None = None
 
     def select(self, rows: Rows, labels: Labels | None = None) -> LazySplit:
         """Return the images at these positions, with other labels if they are given."""
@@ -195,13 +197,11 @@ def images_per_block(shape: Sequence[int]) -> int:
     return max(1, BLOCK_BYTES // max(1, math.prod(shape[1:])))
 
 
-def iter_blocks(
-    split: LazySplit, description: str, out: Pixels | None = None, *, start: int = 0, verbose: bool = True
-) -> Iterator[Pixels]:
+def iter_blocks(split: LazySplit, description: str, out: Pixels | None = None, *, start: int = 0) -> Iterator[Pixels]:
     """Yield the pixels of a split from image `start` on, block by block: views of `out`, or of one reused buffer."""
     num_images, block_size = split.shape[0], images_per_block(split.shape)
     buffer = np.empty((min(block_size, num_images), *split.shape[1:]), np.uint8) if out is None else out
-    with show_progress(description, num_images, start, verbose=verbose) as advance:
+    with show_progress(description, num_images, start) as advance:
         for first in range(start, num_images, block_size):
             stop = min(first + block_size, num_images)
             block = buffer[: stop - first] if out is None else out[first:stop]
@@ -210,7 +210,7 @@ def iter_blocks(
             yield block
 
 
-def read_into_memory(split: LazySplit, description: str, *, verbose: bool = True) -> torch.Tensor:
+def read_into_memory(split: LazySplit, description: str) -> torch.Tensor:
     """Return all pixels of a split as one (N, C, H, W) uint8 tensor."""
     try:
         images = np.empty(split.shape, np.uint8)
@@ -218,7 +218,7 @@ def read_into_memory(split: LazySplit, description: str, *, verbose: bool = True
         size = f"{math.prod(split.shape) / 2**30:.0f} GiB"
         hint = "use 'condenset data import', which leaves the images on disk"
         raise UserError(f"{description} needs {size} of memory; {hint}") from None
-    for _ in iter_blocks(split, description, images, verbose=verbose):
+    for _ in iter_blocks(split, description, images):
         pass
     return torch.from_numpy(images)
 
@@ -250,10 +250,15 @@ def make_image_data(
     )
 
 
-def read_split(dataset: LazyDataset, split: LazySplit, name: str, *, verbose: bool = True) -> ImageData:
-    """Read one split of a dataset into memory. If the dataset has no mean and std, they are measured on this split."""
+def read_split(dataset: LazyDataset, split: LazySplit, name: str) -> ImageData:
+    """Read one split of a dataset into memory, unless it is memory-mapped.
+
+    If the dataset has no mean and std, they are measured on this split.
+    """
+    if split.data is not None:
+        return split.data
     return make_image_data(
-        read_into_memory(split, f"reading {name}", verbose=verbose),
+        read_into_memory(split, f"reading {name}"),
         split.labels,
         dataset.class_names,
         dataset.mean,
@@ -264,11 +269,11 @@ def read_split(dataset: LazyDataset, split: LazySplit, name: str, *, verbose: bo
     )
 
 
-def read_splits(dataset: LazyDataset, name: str, *, verbose: bool = True) -> Splits:
-    """Read the splits into memory. Both have the mean and std of the training images."""
-    train = read_split(dataset, dataset.train, name, verbose=verbose)
-    if dataset.test is None:
-        return Splits(train=train, test=None)
-    images = read_into_memory(dataset.test, f"reading {name} (test)", verbose=verbose)
-    labels = torch.from_numpy(dataset.test.labels)
-    return Splits(train=train, test=dataclasses.replace(train, images=images, labels=labels))
+def read_splits(dataset: LazyDataset, name: str) -> Splits:
+    """Read the splits that are not memory-mapped into memory. Both have the mean and std of the training images."""
+    train, test = read_split(dataset, dataset.train, name), dataset.test
+    if test is None or test.data is not None:
+        return Splits(train, None if test is None else test.data)
+    images = read_into_memory(test, f"reading {name} (test)")
+    labels, train_only = torch.from_numpy(test.labels), dataclasses.replace(train, stored_fingerprint="", file="")
+    return Splits(train, dataclasses.replace(train_only, images=images, labels=labels, source=dataset.source))

@@ -59,18 +59,18 @@ def _registered_info(source: DatasetSource, data_dir: Path) -> DatasetInfo:
 
 def _imported_info(name: str, path: Path) -> DatasetInfo:
     try:
-        splits = read_memmap(path)
+        dataset = read_memmap(path)
     except UserError as error:  # a broken dataset must not hide the others
         return DatasetInfo(
             name=name, title=str(error), state="broken", num_train=0, num_test=0, num_classes=0, shape=(), path=path
         )
     return DatasetInfo(
         name=name,
-        title=splits.train.source,
+        title=dataset.source,
         state="imported",
-        num_train=len(splits.train),
-        num_test=len(splits.test) if splits.test else 0,
-        num_classes=splits.train.num_classes,
-        shape=tuple(splits.train.images.shape[1:]),
+        num_train=dataset.train.shape[0],
+        num_test=dataset.test.shape[0] if dataset.test else 0,
+        num_classes=len(dataset.class_names),
+        shape=dataset.train.shape[1:],
         path=path,
     )

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from condenset.config import make_config
-from condenset.data.file_scan import show_scans
 from condenset.data.folders.image_files import UnreadableFilesWarning
 from condenset.data.hold_out import TEST_SHARE
 from condenset.data.image_data import ImageData, Splits, check_test_differs
@@ -19,7 +18,6 @@ from condenset.data.memmap import check_import_name, memmap_directory, to_lazy_d
 from condenset.data.opening import (
     absolute_dataset_path,
     check_size,
-    choose_lazy_test,
     choose_test,
     make_origin,
     open_dataset,
@@ -28,6 +26,7 @@ from condenset.data.opening import (
 from condenset.data.options import LoadKeywords, LoadOptions
 from condenset.engine.defaults import torch_defaults
 from condenset.errors import UserError, check_type, option
+from condenset.io.progress import limit_progress
 from condenset.io.user_directories import absolute_path, data_directory
 
 PathLike = str | os.PathLike[str]
@@ -84,12 +83,13 @@ def load_splits(
         needs_test: If there is no test split, hold out the share `TEST_SHARE` of every class.
     """
     directory = data_directory(data_dir)
-    with show_scans(verbose):
-        dataset, name = open_dataset(name_or_path, directory, options, download=download, verbose=verbose)
+    with limit_progress(verbose):
+        dataset, name = open_dataset(name_or_path, directory, options, download=download)
         if needs_test and dataset.test is None and options.test is None and options.test_share is None:
             options = dataclasses.replace(options, test_share=TEST_SHARE)
-        dataset = choose_test(dataset, name, options, directory, verbose=verbose)
-    splits = dataset if isinstance(dataset, Splits) else read_splits(dataset, name, verbose=verbose)
+        dataset = choose_test(dataset, name, options, directory)
+        warn_about_unused(options, dataset, name)
+        splits = read_splits(dataset, name)
     splits = _record_origin(splits, make_origin(name_or_path, data_dir, options))
     check_test_differs(splits)
     return splits, options
@@ -117,13 +117,11 @@ def load_test_images(
 ) -> ImageData:
     """Load the images to test on: the test split of a dataset if it has one, else all of its images."""
     directory, options = data_directory(data_dir), options or LoadOptions()
-    with show_scans(verbose):
-        dataset, name = open_dataset(name_or_path, directory, options, verbose=verbose)
-        dataset = choose_test(dataset, name, options, directory, verbose=verbose)
-    if isinstance(dataset, Splits):
-        data = dataset.test or dataset.train
-    else:
-        data = read_split(dataset, dataset.test or dataset.train, name, verbose=verbose)
+    with limit_progress(verbose):
+        dataset, name = open_dataset(name_or_path, directory, options)
+        dataset = choose_test(dataset, name, options, directory)
+        warn_about_unused(options, dataset, name)
+        data = read_split(dataset, dataset.test or dataset.train, name)
     return dataclasses.replace(data, origin=_test_origin(make_origin(name_or_path, data_dir, options)))
 
 
@@ -172,8 +170,9 @@ def import_dataset(
     fields = load_options.changed_fields()
     text = "" if isinstance(source, Splits) else os.fspath(source)
     arguments = {"source": text, "flip": allow_hflip, **{key: fields[key] for key in fields if key != "skip_bad"}}
-    dataset = _open_import(source, name, directory, load_options, allow_hflip, verbose)
-    write_import(dataset, target, arguments=arguments, overwrite=overwrite, verbose=verbose)
+    with limit_progress(verbose):
+        dataset = _open_import(source, name, directory, load_options, allow_hflip)
+        write_import(dataset, target, arguments=arguments, overwrite=overwrite)
     return target
 
 
@@ -183,17 +182,15 @@ def _open_import(
     data_dir: Path,
     options: LoadOptions,
     allow_hflip: bool | None,
-    verbose: bool,
 ) -> LazyDataset:
     """Open the dataset to import, with the test split that the options ask for."""
-    opened: LazyDataset | Splits
-    with show_scans(verbose), warnings.catch_warnings():
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore", UnreadableFilesWarning)  # the import names them at the end
         if isinstance(source, Splits):
-            opened = source
-            check_size(opened, name, options.size)
+            dataset = to_lazy_dataset(source)
+            check_size(dataset, name, options.size)
         else:
-            opened, _ = open_dataset(source, data_dir, options, complete=True, verbose=verbose)
-        dataset = choose_lazy_test(to_lazy_dataset(opened), name, options, data_dir)
+            dataset, _ = open_dataset(source, data_dir, options, complete=True)
+        dataset = choose_test(dataset, name, options, data_dir, allow_copy=True)
     warn_about_unused(options, dataset, name)
     return dataset if allow_hflip is None else dataclasses.replace(dataset, allow_hflip=allow_hflip)

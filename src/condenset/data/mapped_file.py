@@ -27,11 +27,16 @@ _arrays: weakref.WeakValueDictionary[int, MappedArray] = weakref.WeakValueDictio
 
 def to_tensor(array: MappedArray) -> Tensor:
     """Return a memory-mapped array as a tensor, which `find_memmap` recognises."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        tensor = torch.from_numpy(array)
+    tensor = from_numpy(array)
     _arrays[tensor.untyped_storage().data_ptr()] = array
     return tensor
+
+
+def from_numpy(array: NDArray[Any]) -> Tensor:
+    """Return an array, which may be read-only, as a tensor."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(array)
 
 
 def find_memmap(tensor: Tensor) -> MappedArray | None:

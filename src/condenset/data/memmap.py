@@ -67,11 +67,9 @@ def check_import_name(name: object) -> None:
     check(find_registered_name(name) is None, "a name must not be that of a registered dataset", name)
 
 
-def to_lazy_dataset(dataset: LazyDataset | Splits) -> LazyDataset:
-    """Return splits that are in memory, or memory-mapped, as a lazy dataset, and a lazy dataset as it is."""
-    if isinstance(dataset, LazyDataset):
-        return dataset
-    train, test = dataset.train, dataset.test
+def to_lazy_dataset(splits: Splits) -> LazyDataset:
+    """Return splits that are in memory, or memory-mapped, as a lazy dataset."""
+    train, test = splits.train, splits.test
     if test is not None and test.class_names != train.class_names:
         raise UserError("train and test must have the same class names")
     return LazyDataset(
@@ -86,7 +84,7 @@ def to_lazy_dataset(dataset: LazyDataset | Splits) -> LazyDataset:
 
 
 def _to_lazy_split(data: ImageData) -> LazySplit:
-    return make_lazy_split(data.images.numpy(), data.labels.numpy())
+    return dataclasses.replace(make_lazy_split(data.images.numpy(), data.labels.numpy()), data=data)
 
 
 def write_memmap_metadata(dataset: LazyDataset, directory: Path, target: Path) -> None:
@@ -126,7 +124,7 @@ def write_memmap_metadata(dataset: LazyDataset, directory: Path, target: Path) -
     sync_directory(directory)
 
 
-def read_memmap(directory: Path) -> Splits:
+def read_memmap(directory: Path) -> LazyDataset:
     """Open a memory-mapped dataset; pixels stay on disk until they are used."""
     path, hint = directory / METADATA_FILE, "import the dataset again"
     description = "the metadata of an imported dataset"
@@ -135,7 +133,8 @@ def read_memmap(directory: Path) -> Splits:
         raise UserError(f"{path} was written by a newer version of condenset (format {version}); upgrade to read it")
     if not _has_valid_types(metadata):
         raise UserError(f"{path} is not {description}; {hint}")
-    return Splits(**{name: _read_split(directory, name, metadata) for name in SPLITS if name in metadata})
+    splits = {name: _read_split(directory, name, metadata) for name in SPLITS if name in metadata}
+    return to_lazy_dataset(Splits(**splits))
 
 
 def _has_valid_types(metadata: dict[str, Any]) -> bool:
@@ -221,9 +220,10 @@ def map_images(file: Path, fingerprint: str) -> torch.Tensor | None:
     return map_npy(file, np.dtype(np.uint8), 4)
 
 
-def verify_memmap(splits: Splits) -> None:
-    """Read every pixel of a memory-mapped dataset and compare it with the stored fingerprints."""
-    for name, data in (("train", splits.train), ("test", splits.test)):
+def verify_memmap(dataset: LazyDataset) -> None:
+    """Read every pixel of the splits that are memory-mapped, and compare it with the stored fingerprints."""
+    for name, split in dataset.splits.items():
+        data = split.data
         if data is None:
             continue
         fingerprint = dataclasses.replace(data, stored_fingerprint="").fingerprint

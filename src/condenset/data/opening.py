@@ -7,21 +7,27 @@ import os
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from condenset.data.class_names import match_classes
 from condenset.data.datasets.imagenet import read_tinyimagenet
 from condenset.data.download import download_dataset
 from condenset.data.folders.layouts import SPLIT_NAMES
 from condenset.data.folders.reading import read_folder
 from condenset.data.hold_out import hold_out_test
-from condenset.data.image_data import Splits
-from condenset.data.lazy import LazyDataset, read_into_memory
-from condenset.data.memmap import is_memmap, list_memmaps, memmap_directory, read_memmap, to_lazy_dataset
+from condenset.data.lazy import LazyDataset
+from condenset.data.memmap import is_memmap, list_memmaps, memmap_directory, read_memmap
 from condenset.data.npy_files import read_npz
 from condenset.data.options import FILE_OPTIONS, LoadOptions
 from condenset.data.sources import DATASETS, find_registered_name
-from condenset.errors import UserError, by_interface, check, check_path_encoding, check_type, option, warn_user
+from condenset.errors import (
+    UserError,
+    by_interface,
+    check,
+    check_path_encoding,
+    check_type,
+    format_command,
+    option,
+    warn_user,
+)
 from condenset.io.dataset_names import can_be_name, missing_dataset_error
 from condenset.io.metadata import holds_config
 from condenset.io.user_directories import absolute_path, data_directory, expand_user
@@ -36,8 +42,7 @@ def open_dataset(
     *,
     complete: bool = False,
     download: bool = False,
-    verbose: bool = True,
-) -> tuple[LazyDataset | Splits, str]:
+) -> tuple[LazyDataset, str]:
     """Open a dataset with its own test split, without reading pixels from image files; return it with its name.
 
     Args:
@@ -47,19 +52,16 @@ def open_dataset(
         complete: Raise a UserError, not only a warning, if a registered dataset lacks images. Images that
             `options.skip_bad` leaves out may be missing.
         download: Download a registered dataset first if it is missing.
-        verbose: Show progress.
     """
     check_type(name_or_path, (str, os.PathLike), "a dataset must be a name or a path")
     text = os.fspath(name_or_path)
     check(text != "", "a dataset must be a name or a path", text)
     is_name, registered = can_be_name(name_or_path), registered_name(name_or_path)
-    dataset: LazyDataset | Splits
     if registered is not None:
         if download:
-            download_dataset(registered, data_dir, verbose=verbose)
-        lazy = _open_registered(registered, data_dir, options)
-        _check_complete(lazy, registered, required=complete and not options.skip_bad)
-        dataset, name = lazy, registered
+            download_dataset(registered, data_dir)
+        dataset, name = _open_registered(registered, data_dir, options), registered
+        _check_complete(dataset, registered, required=complete and not options.skip_bad)
     elif is_name and is_memmap(memmap_directory(data_dir, text)):
         dataset, name = read_memmap(memmap_directory(data_dir, text)), text
     else:
@@ -129,10 +131,12 @@ def _open_registered(name: str, data_dir: Path, options: LoadOptions) -> LazyDat
 
 
 def _set_hint(path: Path) -> str:
-    return by_interface(command_line=f"see 'condenset show {path}'", python="read a set with cs.CondensedSet.load")
+    return by_interface(
+        command_line=f"see '{format_command('show', path)}'", python="read a set with cs.CondensedSet.load"
+    )
 
 
-def _open_path(path: Path, data_dir: Path, options: LoadOptions, *, is_name: bool) -> LazyDataset | Splits:
+def _open_path(path: Path, data_dir: Path, options: LoadOptions, *, is_name: bool) -> LazyDataset:
     if path.is_dir():
         if holds_config(path):
             raise UserError(f"{path} contains a run, not a dataset; {_set_hint(path)}")
@@ -147,9 +151,9 @@ def _open_path(path: Path, data_dir: Path, options: LoadOptions, *, is_name: boo
     raise missing_dataset_error(path, [*DATASETS, *list_memmaps(data_dir)] if is_name else [])
 
 
-def check_size(dataset: LazyDataset | Splits, name: str, size: int | None) -> None:
+def check_size(dataset: LazyDataset, name: str, size: int | None) -> None:
     """Check that the images have the size that the user asks for, if there is one."""
-    actual = dataset.train.size if isinstance(dataset, Splits) else dataset.train.shape[-1]
+    actual = dataset.train.shape[-1]
     if size is not None and actual != size:
         rule = f"the images of {name} are {actual}x{actual}, and only image files and .npz files can be resized"
         raise UserError(f"{rule}, but got size {size}")
@@ -168,27 +172,27 @@ def _check_complete(dataset: LazyDataset, name: str, *, required: bool) -> None:
 
 
 def choose_test(
-    dataset: LazyDataset | Splits, name: str, options: LoadOptions, data_dir: Path, *, verbose: bool = True
-) -> LazyDataset | Splits:
-    """Return a dataset with the test split that the options ask for. Imported datasets stay memory-mapped."""
-    check_hold_out(dataset, name, options)
-    lazy = choose_lazy_test(to_lazy_dataset(dataset), name, options, data_dir)
-    warn_about_unused(options, lazy, name)
-    if not isinstance(dataset, Splits):
-        return lazy
-    if options.test is None or lazy.test is None:
+    dataset: LazyDataset, name: str, options: LoadOptions, data_dir: Path, *, allow_copy: bool = False
+) -> LazyDataset:
+    """Return a dataset with the test split that the options ask for: its own, other images or a hold-out.
+
+    Args:
+        dataset: The dataset.
+        name: Its name, for error messages.
+        options: How it is read.
+        data_dir: The directory of datasets.
+        allow_copy: Allow a hold-out from an imported dataset, whose images are then not memory-mapped.
+    """
+    if options.test is not None:
+        return _replace_test(dataset, options.test, options, data_dir)
+    if options.test_share is None:
         return dataset
-    images = read_into_memory(lazy.test, f"reading {options.test}", verbose=verbose)
-    labels = torch.from_numpy(lazy.test.labels)
-    test = dataclasses.replace(dataset.train, images=images, labels=labels, source=lazy.source, stored_fingerprint="")
-    return Splits(train=dataset.train, test=test)
-
-
-def check_hold_out(dataset: LazyDataset | Splits, name: str, options: LoadOptions) -> None:
-    """Raise a UserError if test images would be held out from an imported dataset, which must stay memory-mapped."""
-    if isinstance(dataset, Splits) and dataset.test is None and options.test_share is not None:
+    if dataset.test is not None:
+        raise UserError(f"{name} has a test split, so there is nothing to hold out: leave out {option('test_share')}")
+    if dataset.train.data is not None and not allow_copy:
         hint = f"import it again with {option('test_share', 0.2)}, or give the test images with {option('test')}"
         raise UserError(f"{name} was imported without test images, and holding some out would copy it: {hint}")
+    return hold_out_test(dataset, options.test_share)
 
 
 def warn_about_unused(options: LoadOptions, dataset: LazyDataset, name: str) -> None:
@@ -202,25 +206,14 @@ def warn_about_unused(options: LoadOptions, dataset: LazyDataset, name: str) -> 
         warn_user(f"options without effect on {name}: {', '.join(names)}")
 
 
-def choose_lazy_test(dataset: LazyDataset, name: str, options: LoadOptions, data_dir: Path) -> LazyDataset:
-    """Return a dataset with the test split that the options ask for: its own, other images or a hold-out."""
-    if options.test is not None:
-        return _replace_test(dataset, options.test, options, data_dir)
-    if options.test_share is None:
-        return dataset
-    if dataset.test is not None:
-        raise UserError(f"{name} has a test split, so there is nothing to hold out: leave out {option('test_share')}")
-    return hold_out_test(dataset, options.test_share)
-
-
 def _replace_test(dataset: LazyDataset, test: str, options: LoadOptions, data_dir: Path) -> LazyDataset:
     """Return a dataset with the images at the path `test` as its test split."""
     path = _to_path(test)
-    opened = _open_path(path, data_dir, options, is_name=False)
-    if opened.test is not None:
+    other = _open_path(path, data_dir, options, is_name=False)
+    if other.test is not None:
         raise UserError(f"the test images must be one split, but {path} has several: name one of them")
-    other = to_lazy_dataset(opened)
-    train, split = dataset.train, match_classes(other.train, other.class_names, dataset.class_names, str(path))
+    test_split = dataclasses.replace(other.train, data=None)  # mapped images have other constants
+    train, split = dataset.train, match_classes(test_split, other.class_names, dataset.class_names, str(path))
     if train.shape[1] == 3:
         split = split.to_rgb()
     elif split.shape[1] == 3 and dataset.mean is None:  # registered constants are for a fixed number of channels

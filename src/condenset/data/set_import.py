@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,9 +13,10 @@ import torch
 from numpy.typing import NDArray
 
 from condenset.data.condensed_set import CondensedSet
-from condenset.data.formats.content import SetContent
+from condenset.data.formats.content import SET_FILE, SetContent, is_exported
+from condenset.data.formats.npz import read_npz
 from condenset.data.formats.pt import read_pt
-from condenset.data.formats.table import FORMATS, find_format
+from condenset.data.formats.table import find_format
 from condenset.data.image_data import check_channel_stats
 from condenset.data.sources import DATASETS, require_registered_name
 from condenset.data.transform import denormalize
@@ -69,23 +71,31 @@ def import_set(
     content = _read(files, index)
     constants = _choose_normalization(content, files[0], normalization, mean, std)
     try:
-        return _build_set(content, files[0], *constants, dataset)
+        condensed = content if isinstance(content, CondensedSet) else _build_set(content, files[0], *constants, dataset)
+        return _add_dataset(condensed, dataset)
     except UserError as error:
         raise UserError(f"{files[0]}: {error}") from None
 
 
-def _read(files: Sequence[Path], index: int | None) -> SetContent:
+def _read(files: Sequence[Path], index: int | None) -> SetContent | CondensedSet:
     names = {find_format(path) for path in files}
     if names == {"pt"}:
         return read_pt(files, index)
     if len(files) > 1:
         raise UserError(f"only .pt files can be divided into images and labels, but got {len(files)} paths")
     check(index is None, f"{option('index')} is for .pt files", index)
-    return FORMATS[names.pop()].read(files[0])
+    if names == {"npz"}:
+        return read_npz(files[0])
+    path = files[0] / SET_FILE
+    if not path.is_file():
+        if is_exported(files[0]):
+            raise UserError(f"{files[0]} was exported by an older version: export the set again")
+        raise UserError(f"{files[0]} is not an exported set: it has no {SET_FILE}")
+    return CondensedSet.load(path)
 
 
 def _choose_normalization(
-    content: SetContent,
+    content: SetContent | CondensedSet,
     file: Path,
     normalization: str | None,
     mean: Sequence[float] | None,
@@ -136,13 +146,21 @@ def _build_set(
         check(num_classes <= MAX_CLASSES, f"labels must be class indices less than {MAX_CLASSES}", num_classes - 1)
         names = tuple(map(str, range(max(num_classes, source.num_classes if source else 0))))
     provenance = dict(content.provenance) or {"source": file.name}
-    if source is not None:
-        check(len(names) == source.num_classes, f"{source.name} has {source.num_classes} classes", len(names))
-        provenance |= {"dataset": source.name, "allow_hflip": source.allow_hflip}
     steps = None if content.step_sizes is None else _to_step_sizes(content.step_sizes)
     return CondensedSet(
         images=images, labels=labels, class_names=names, mean=mean, std=std, step_sizes=steps, provenance=provenance
     )
+
+
+def _add_dataset(condensed: CondensedSet, dataset: str | None) -> CondensedSet:
+    """Return a set whose provenance names the dataset that it was made from."""
+    if dataset is None:
+        return condensed
+    source = DATASETS[require_registered_name(dataset)]
+    num = condensed.num_classes
+    check(num == source.num_classes, f"{source.name} has {source.num_classes} classes", num)
+    fields = {"dataset": source.name, "allow_hflip": source.allow_hflip}
+    return dataclasses.replace(condensed, provenance={**condensed.provenance, **fields})
 
 
 def _to_float_images(content: SetContent) -> NDArray[np.float32]:

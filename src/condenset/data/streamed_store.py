@@ -23,9 +23,9 @@ BLOCK_BYTES = 64 << 20  # of images that are read at once when they are not read
 MAX_THREADS = 12  # that read images for a GPU; on a CPU they would take the time of the computation
 
 
-def is_streamed(data: ImageData, compute: ComputeDevice, memory_limit: int | None) -> bool:
+def is_streamed(data: ImageData, compute: ComputeDevice, memory_limit: int | None, *, zca: bool = False) -> bool:
     """Return whether methods that can stream images leave them on disk: if they are memory-mapped and do not fit."""
-    return is_mapped(data) and not fits_memory(data, compute, memory_limit, STORED_SHARE)
+    return is_mapped(data) and not fits_memory(data, compute, memory_limit, STORED_SHARE, zca=zca)
 
 
 def is_mapped(data: ImageData) -> bool:
@@ -33,19 +33,26 @@ def is_mapped(data: ImageData) -> bool:
     return isinstance(data, DatasetOutline) or (find_memmap(data.images) is not None and data.images.is_contiguous())
 
 
-def fits_memory(data: ImageData, compute: ComputeDevice, memory_limit: int | None, share: float) -> bool:
+def fits_memory(
+    data: ImageData, compute: ComputeDevice, memory_limit: int | None, share: float, *, zca: bool = False
+) -> bool:
     """Return whether the images take at most a share of the memory limit; without a limit, of the free memory."""
     usable = available_memory(compute) if memory_limit is None else memory_limit
-    return usable is None or stored_bytes(data) <= share * usable
+    return usable is None or stored_bytes(data, zca=zca) <= share * usable
 
 
-def stored_bytes(data: ImageData) -> int:
-    """Return the size of the images on a device: whitened ones are stored as float32."""
-    return data.images.numel() * (1 if data.whitening is None else torch.float32.itemsize)
+def stored_bytes(data: ImageData, *, zca: bool = False) -> int:
+    """Return the size of the images on a device: whitened ones are stored as float32.
+
+    Args:
+        data: The images.
+        zca: Whether a run will whiten the images. They may be whitened already.
+    """
+    return data.images.numel() * (torch.float32.itemsize if zca or data.whitening is not None else 1)
 
 
 def check_images_fit(
-    data: ImageData, compute: ComputeDevice, memory_limit: int | None, user: str, way_out: str
+    data: ImageData, compute: ComputeDevice, memory_limit: int | None, user: str, way_out: str, *, zca: bool = False
 ) -> None:
     """Raise a UserError if memory-mapped images do not fit the device. A CPU reads them from the file instead.
 
@@ -55,13 +62,14 @@ def check_images_fit(
         memory_limit: The bytes that the run may use. None: most of the free memory.
         user: What needs all images.
         way_out: What the user can do instead.
+        zca: Whether the run will whiten the images.
     """
     share = USABLE_SHARE if memory_limit is None else 1.0
-    if compute.device.type == "cpu" or not is_mapped(data) or fits_memory(data, compute, memory_limit, share):
+    if compute.device.type == "cpu" or not is_mapped(data) or fits_memory(data, compute, memory_limit, share, zca=zca):
         return
     usable = available_memory(compute) if memory_limit is None else memory_limit
     room = f"{format_bytes(usable or 0)} {'are free' if memory_limit is None else 'is the memory limit'}"
-    needed = format_bytes(stored_bytes(data))
+    needed = format_bytes(stored_bytes(data, zca=zca))
     raise UserError(f"{user} needs all images of {data.name} on the device ({needed}), but {room}: {way_out}")
 
 

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-import torch
 
 from condenset.data.class_selection import take_classes
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
 from condenset.data.lazy import Labels, Pixels
+from condenset.data.mapped_file import from_numpy
 from condenset.data.memmap import map_images
 from condenset.engine.tasks import Engine, MissingFileError, SharedValue
 from condenset.errors import UserError
@@ -44,7 +41,7 @@ class ImageMessage:
             MissingFileError: This machine does not have the file.
         """
         if self.images is not None:
-            images = _from_numpy(self.images)
+            images = from_numpy(self.images)
         else:
             file, fingerprint = Path(self.fields["file"]), self.fields["stored_fingerprint"]
             mapped = None
@@ -53,7 +50,7 @@ class ImageMessage:
             if mapped is None:
                 raise MissingFileError(f"{file} does not exist on this machine, or has other images")
             images = mapped[self.first_row : self.first_row + len(self.labels)]
-        return ImageData(images=images, labels=_from_numpy(self.labels), **self.fields)
+        return ImageData(images=images, labels=from_numpy(self.labels), **self.fields)
 
 
 def has_file(data: ImageData) -> bool:
@@ -77,55 +74,34 @@ def pack_images(data: ImageData, classes: range | None = None, *, by_file: bool)
     return ImageMessage(fields=fields, labels=part.labels.numpy(), images=images, first_row=first_row)
 
 
-class ImageSender:
-    """Sends the images of a dataset to tasks: the path of their file, or the pixels once a worker did not have a file.
+class DataSender:
+    """Sends images or a condensed set to tasks.
+
+    Images of a file are sent by its path, or as pixels once a worker did not have the file. All other data reach each
+    machine once.
 
     Args:
-        data: The images of all classes.
+        data: The images of all classes, or the set.
         engine: The engine of the tasks.
     """
 
-    def __init__(self, data: ImageData, engine: Engine) -> None:
+    def __init__(self, data: ImageData | CondensedSet, engine: Engine) -> None:
         self.data, self.engine = data, engine
-        self._has_file = has_file(data)
+        self._has_file = isinstance(data, ImageData) and has_file(data)
         self._whole: SharedValue | None = None
 
     def send(self, classes: range | None = None) -> SharedValue:
-        """Return the images of some classes for a task; None: of all classes, which reach each machine once."""
-        by_file = self._has_file and self.engine.shares_files
-        if by_file or classes is not None:
-            return SharedValue(pack_images(self.data, classes, by_file=by_file))
-        if self._whole is None:
-            self._whole = self.engine.share(pack_images(self.data, by_file=False))
+        """Return the data for a task. `classes` selects images of consecutive classes; None: all."""
+        data, by_file = self.data, self._has_file and self.engine.shares_files
+        if isinstance(data, ImageData) and (by_file or classes is not None):
+            return SharedValue(pack_images(data, classes, by_file=by_file))
+        if self._whole is None:  # not before the first task is handed out, because there may be many sets
+            content = pack_images(data, by_file=False) if isinstance(data, ImageData) else data
+            self._whole = self.engine.share(content)
         return self._whole
-
-
-class SetSender:
-    """Sends a condensed set to tasks. It reaches each machine once."""
-
-    def __init__(self, condensed: CondensedSet, engine: Engine) -> None:
-        self._condensed, self._engine = condensed, engine
-        self._shared: SharedValue | None = None
-
-    def send(self) -> SharedValue:
-        """Return the set for a task."""
-        if self._shared is None:  # not before the first task is handed out, because there may be many sets
-            self._shared = self._engine.share(self._condensed)
-        return self._shared
-
-
-def make_sender(train_set: CondensedSet | ImageData, engine: Engine) -> ImageSender | SetSender:
-    """Return what sends a training set to tasks."""
-    return ImageSender(train_set, engine) if isinstance(train_set, ImageData) else SetSender(train_set, engine)
 
 
 def open_shared(shared: SharedValue) -> Any:
     """Return the images or the set that a sender sent."""
     content = shared.get()
     return content.open() if isinstance(content, ImageMessage) else content
-
-
-def _from_numpy(array: np.ndarray[Any, Any]) -> torch.Tensor:
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        return torch.from_numpy(array)

@@ -6,7 +6,6 @@ import contextlib
 import copy
 import itertools
 import os
-from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -72,6 +71,7 @@ def estimate_memory(
     synthetic_per_class: int,
     custom_kernels: bool,
     num_stored: int,
+    stored_bytes: int,
     num_learned: int,
     images_per_pass: int | None = None,
     objective_bytes: int = 0,
@@ -85,7 +85,8 @@ def estimate_memory(
         real_per_class: Real images per class in a batch.
         synthetic_per_class: Synthetic images per class in a batch.
         custom_kernels: Whether custom kernels compute the blocks of the network.
-        num_stored: Images of the dataset, which are stored as bytes.
+        num_stored: Images of the dataset.
+        stored_bytes: Bytes that they take.
         num_learned: Synthetic images of all classes.
         images_per_pass: Real images that pass through the network at a time. None: those of all classes at once.
         objective_bytes: Bytes per class that the objective needs.
@@ -101,7 +102,7 @@ def estimate_memory(
     synthetic_bytes += real_per_class * features * itemsize
     weight_bytes = _weight_bytes(network, compute)
     pass_bytes = min(images_per_pass or 0, num_stored) * largest * itemsize
-    fixed_bytes = num_stored * pixels + STATE_COPIES * 4 * num_learned * pixels + weight_bytes + pass_bytes
+    fixed_bytes = stored_bytes + STATE_COPIES * 4 * num_learned * pixels + weight_bytes + pass_bytes
     return MemoryEstimate(fixed_bytes, max(real_bytes, synthetic_bytes + objective_bytes, 1))
 
 
@@ -137,6 +138,7 @@ def num_networks_that_fit(
         synthetic_per_class=batch_size,
         custom_kernels=True,
         num_stored=0,
+        stored_bytes=0,
         num_learned=0,
     )
     device = compute.device
@@ -148,20 +150,6 @@ def split_evenly(num: int, max_size: int) -> list[slice]:
     """Split `num` items into as few parts of at most `max_size` as possible, of nearly equal size."""
     size = -(-num // -(-num // max_size))
     return [slice(start, min(start + size, num)) for start in range(0, num, size)]
-
-
-def remaining_groups(num: int, max_size: int, remaining: Collection[int]) -> list[list[int]]:
-    """Split the networks that remain to be trained into groups that train in parallel.
-
-    All networks are split, not only the remaining ones, so that the groups are the same after an interruption.
-
-    Args:
-        num: The number of all networks.
-        max_size: The largest size of a group.
-        remaining: The indices of the networks that remain.
-    """
-    groups = [[index for index in range(num)[part] if index in remaining] for part in split_evenly(num, max_size)]
-    return [group for group in groups if group]
 
 
 def images_per_pass(network: nn.Module, compute: ComputeDevice, image_shape: tuple[int, int, int]) -> int | None:

@@ -177,31 +177,6 @@ class Engine(ABC):
         """
 
 
-class LocalEngine(Engine):
-    """Run tasks one after the other in this process: the reference that clusters are compared with."""
-
-    name = "local"
-
-    def num_workers(self) -> int:
-        return 1
-
-    def run(self, tasks: Sequence[Task], monitor: TaskMonitor) -> Iterator[tuple[int, Any]]:
-        for index, task in enumerate(tasks):
-            result = self._run_task(index, task, monitor)
-            if isinstance(result, TaskStopped):
-                return
-            yield index, result
-
-    def _run_task(self, index: int, task: Task, monitor: TaskMonitor) -> Any:
-        def send(share: float, files: Files) -> bool:
-            monitor.write_files(index, files)
-            monitor.update({index: share})
-            return monitor.stop_requested()
-
-        monitor.record_start(index, "this machine")
-        return TaskSession(monitor.read_files(index), send).run(task.function, task.make_arguments())
-
-
 def read_files(directory: Path) -> dict[str, bytes]:
     """Return the content of all files below a directory, except temporary ones, by relative path."""
     paths = [path for path in directory.rglob("*") if path.is_file() and not path.name.startswith(".")]

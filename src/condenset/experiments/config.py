@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from condenset import __version__
-from condenset.config import MAX_NETWORKS, field_names, make_config
+from condenset.config import MAX_NETWORKS, make_config
 from condenset.data.options import LoadOptions
 from condenset.engine.options import EngineOptions
-from condenset.engine.threads import check_threads
-from condenset.errors import UserError, check, check_choice, check_int, use_flags
+from condenset.errors import check, check_choice, check_int
 from condenset.experiments.registry import get_experiment, make_request
 from condenset.experiments.scales import SCALES
-from condenset.io.metadata import format_toml, read_toml
+from condenset.io.metadata import format_toml
 from condenset.pipeline.request import RunRequest, parse_settings
+from condenset.pipeline.settings import RunSettings, pop_options, read_config
 
 LIST_FIELDS: dict[str, tuple[type, str]] = {
     "methods": (str, "names"),
@@ -26,23 +26,12 @@ LIST_FIELDS: dict[str, tuple[type, str]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExperimentConfig:
+class ExperimentConfig(RunSettings):
     """The settings that decide the result of an experiment, and the memory limit, which does not change it.
 
     Attributes:
         experiment: Name of the experiment.
-        dataset: Name or absolute path of the dataset.
         scale: One of `SCALES`.
-        seed: Seed of all random streams.
-        device: Device to compute on.
-        precision: Precision of the computation.
-        threads: Number of CPU threads, which changes the last digits. None: the device is not a CPU.
-        memory_limit: Bytes. None: what the device has.
-        data_dir: Directory of the datasets. None: the default.
-        load_options: How the dataset is read. Its fields are keys of experiment.toml.
-        engine_options: Where the experiment is computed. Its fields are keys of experiment.toml.
-        fingerprint: Fingerprint of the training images. Empty: unknown.
-        test_fingerprint: Fingerprint of the test images. Empty: unknown.
         methods: Methods and baselines to compare. Empty: those of the experiment.
         ipcs: Numbers of images per class. Empty: those of the scale.
         settings: Fields of recipes, each FIELD=VALUE or METHOD.FIELD=VALUE.
@@ -55,18 +44,7 @@ class ExperimentConfig:
     """
 
     experiment: str
-    dataset: str
     scale: str
-    seed: int = 0
-    device: str = "cpu"
-    precision: str = "float32"
-    threads: int | None = None
-    memory_limit: int | None = None
-    data_dir: str | None = None
-    load_options: LoadOptions = dataclasses.field(default_factory=LoadOptions)
-    engine_options: EngineOptions = dataclasses.field(default_factory=EngineOptions)
-    fingerprint: str = ""
-    test_fingerprint: str = ""
     methods: tuple[str, ...] = ()
     ipcs: tuple[int, ...] = ()
     settings: tuple[str, ...] = ()
@@ -78,8 +56,8 @@ class ExperimentConfig:
     num_sets: int | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_choice("scale", self.scale, SCALES)
-        check_threads(self.threads)
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if field.name in LIST_FIELDS:
@@ -123,7 +101,7 @@ def _check_scalar(field: dataclasses.Field[Any], value: object) -> None:
     check(valid or (value is None and field.default is None), f"{field.name} must be {description}", value)
 
 
-def config_to_toml(config: ExperimentConfig) -> str:
+def experiment_to_toml(config: ExperimentConfig) -> str:
     """Return the content of experiment.toml."""
     header = f"# condenset {__version__}: 'condenset resume' with the directory of this file continues the experiment"
     fields = dataclasses.asdict(config)
@@ -132,23 +110,15 @@ def config_to_toml(config: ExperimentConfig) -> str:
     return "\n".join([header, *format_toml(fields | options)]) + "\n"
 
 
-@use_flags(None)  # errors name fields as the file does
-def read_config(path: Path) -> ExperimentConfig:
+def read_experiment(path: Path) -> ExperimentConfig:
     """Read experiment.toml.
 
     Raises:
         UserError: The file is damaged or has invalid values.
     """
-    fields = read_toml(path)
-    missing = [name for name in ("experiment", "dataset", "scale") if name not in fields]
-    if missing:
-        raise UserError(f"{path} is not an experiment of condenset: it has no {', '.join(missing)}")
-    load_fields, engine_fields = (
-        {name: fields.pop(name) for name in field_names(options) & fields.keys()}
-        for options in (LoadOptions, EngineOptions)
-    )
-    try:
-        fields |= {"load_options": LoadOptions(**load_fields), "engine_options": EngineOptions(**engine_fields)}
-        return make_config(ExperimentConfig, "a setting of an experiment", fields)
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from None
+    return read_config(path, _parse_experiment, "an experiment of condenset: give the directory of an experiment")
+
+
+def _parse_experiment(values: dict[str, Any]) -> ExperimentConfig:
+    options = {"engine_options": pop_options(values, EngineOptions), "load_options": pop_options(values, LoadOptions)}
+    return make_config(ExperimentConfig, "a setting of an experiment", values | options)

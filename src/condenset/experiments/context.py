@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import json
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -19,15 +19,16 @@ from condenset.experiments.scales import NUM_SETS, scaled_protocol, scaled_recip
 from condenset.experiments.types import read_record, summarize_accuracies
 from condenset.io.directories import wrap_os_errors
 from condenset.io.files import write_file
-from condenset.methods import METHODS, Recipe
+from condenset.methods import Recipe, method_of
 from condenset.methods.common import images_per_class
-from condenset.pipeline.condensing import load_or_condense
+from condenset.methods.registry import find_shared
+from condenset.pipeline.condensing import SetRequest, condense_missing, load_or_condense
 from condenset.pipeline.plan import WHOLE
 from condenset.pipeline.request import RunRequest
 from condenset.pipeline.results import SCORE_FIELDS, Record, condense_cost
 from condenset.runs.context import RunContext
-from condenset.training.evaluation import score_set
 from condenset.training.protocol import Protocol
+from condenset.training.scoring import score_set
 
 T = TypeVar("T")
 
@@ -47,6 +48,7 @@ class ExperimentContext:
         splits: Training and test images.
         run: The run; parts use its seed, device and progress display.
         directory: Directory of the experiment.
+        ipcs: Numbers of images per class.
         num_sets: Number of sets, each with its own seed, behind an accuracy. 0: that of the scale.
         num_parts: Number of parts. 0: not known yet.
     """
@@ -57,6 +59,7 @@ class ExperimentContext:
     splits: Splits
     run: RunContext
     directory: Path
+    ipcs: tuple[int, ...] = ()
     num_sets: int = 0
     num_parts: int = dataclasses.field(default=0, init=False)
 
@@ -74,31 +77,17 @@ class ExperimentContext:
     def environment(self) -> Record:
         """The fields of a record that describe where it was measured."""
         compute = self.run.compute
-        return {
-            "device": str(compute.device),
-            "hardware": compute.hardware,
-            "precision": compute.precision,
-            "version": __version__,
-        }
+        machine = {"device": str(compute.device), "hardware": compute.hardware, "precision": compute.precision}
+        return {**machine, "version": __version__}
 
     def for_scale(self, *, tiny: T, small: T, paper: T) -> T:
         """Return the value for the scale of the experiment."""
         return {"tiny": tiny, "small": small, "paper": paper}[self.scale]
 
-    def choose_ipcs(self, *, tiny: Sequence[int], small: Sequence[int], paper: Sequence[int]) -> tuple[int, ...]:
-        """Return the requested numbers of images per class, else those for the scale.
-
-        Raises:
-            UserError: A class has fewer images.
-        """
-        ipcs = tuple(sorted(self.request.ipcs)) or tuple(self.for_scale(tiny=tiny, small=small, paper=paper))
-        self.check_class_sizes(ipcs[-1], self.splits.train)
-        return ipcs
-
-    def check_class_sizes(self, ipc: int, data: ImageData) -> None:
-        """Check that every class has at least `ipc` images, before the first set is made."""
+    def check_class_sizes(self, data: ImageData) -> None:
+        """Check that every class has enough images for the largest set, before the first set is made."""
         for method in self.methods:
-            images_per_class(data, self.recipe(method, ipc, data))
+            images_per_class(data, self.recipe(method, max(self.ipcs), data))
 
     def recipe(self, method: str, ipc: int, data: ImageData | None = None, **fields: Any) -> Recipe:
         """Return the recipe of a method: presets, then the scale, then the request, then `fields`.
@@ -149,6 +138,9 @@ class ExperimentContext:
     def set_path(self, name: str) -> Path:
         """Return the file of the set of a part."""
         return self.part_directory(name) / "condensed.safetensors"
+
+    def _set_paths(self, recipes: Mapping[str, Recipe]) -> dict[Path, Recipe]:
+        return {self.set_path(name): recipe for name, recipe in recipes.items()}
 
     @contextlib.contextmanager
     def with_seed(self, seed: int) -> Iterator[None]:
@@ -227,32 +219,41 @@ class ExperimentContext:
         """
         with self.part(name) as run:
             run.snapshots = frozenset(snapshots)
-            other_paths = {self.set_path(other): other_recipe for other, other_recipe in others.items()}
-            return load_or_condense(self.set_path(name), method, recipe, data or self.splits.train, run, other_paths)
+            images, paths = data or self.splits.train, self._set_paths(others)
+            return load_or_condense(self.set_path(name), method, recipe, images, run, paths)
 
     def load_snapshot(self, name: str, step: int) -> CondensedSet:
         """Return the set of a part after `step` iterations."""
         with self.part(name) as run:
             return CondensedSet.load(run.snapshot_path(step))
 
-    def condense_sizes(self, method: str, recipes: Mapping[str, Recipe]) -> dict[str, CondensedSet]:
-        """Return the sets of several parts by name. Sets that can share their real images are learned at once."""
-        names, can_share = list(recipes), METHODS[method].can_share
-        sets = {}
-        for index, (name, recipe) in enumerate(recipes.items()):
-            later = [other for other in names[index + 1 :] if can_share(recipe, recipes[other])]
-            sets[name] = self.condense(name, method, recipe, others={other: recipes[other] for other in later})
-        return sets
+    def condense_all(self, recipes: Mapping[str, Recipe], data: ImageData | None = None) -> None:
+        """Make the sets of all parts and seeds; on an engine, all at the same time. `condense` then loads them.
 
-    def condense_pairs(self, pairs: Collection[tuple[str, int]]) -> None:
-        """Make the sets of all (method, images per class), which `condense_and_score` then loads."""
+        Args:
+            recipes: Recipes by name of their part, without the suffix of the seed.
+            data: The images to condense. None: the training images.
+        """
+        requests: list[SetRequest] = []
 
-        def condense_all(suffix: str) -> None:
-            for method in dict.fromkeys(method for method, _ in pairs):
-                ipcs = [ipc for name, ipc in pairs if name == method]
-                self.condense_sizes(method, {f"{method}-{ipc}{suffix}": self.recipe(method, ipc) for ipc in ipcs})
+        def condense_seed(suffix: str) -> None:
+            parts = {name + suffix: recipe for name, recipe in recipes.items()}
+            for part, others in find_shared(parts).items():
+                if self.run.engine is None:
+                    self.condense(part, method_of(parts[part]).name, parts[part], data, others=others)
+                else:
+                    requests.append(self.make_set_request(part, parts[part], data or self.splits.train, others))
 
-        self.for_each_set(condense_all)
+        self.for_each_set(condense_seed)
+        if requests:
+            condense_missing(requests, self.run)
+
+    def make_set_request(self, name: str, recipe: Recipe, data: ImageData, others: Mapping[str, Recipe]) -> SetRequest:
+        """Return the request to make a set with the current seed. The arguments are those of `condense`."""
+        with self.part(name) as run:
+            request = SetRequest(self.set_path(name), recipe, data, run.derive(), self._set_paths(others))
+        self.run.progress.job_label = ""  # all parts at once
+        return request
 
     def score(
         self, name: str, train_set: CondensedSet | ImageData, protocol: Protocol, test_set: ImageData | None = None

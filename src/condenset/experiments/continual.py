@@ -16,14 +16,14 @@ from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
 from condenset.engine import rng
 from condenset.experiments.context import ExperimentContext
-from condenset.experiments.engine_sets import make_score_request, make_set_requests
+from condenset.experiments.sets import make_score_request
 from condenset.experiments.types import ExperimentResult, Table, summarize_accuracies
 from condenset.pipeline.condensing import SetRequest, condense_missing
 from condenset.pipeline.results import Record, condense_cost
 from condenset.report.charts import draw_curve, new_panels
-from condenset.training.evaluation import score_together
 from condenset.training.protocol import Protocol
 from condenset.training.scores import format_accuracy
+from condenset.training.scoring import score_together
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -40,7 +40,7 @@ def run_continual(context: ExperimentContext) -> ExperimentResult:
     step_counts = sorted(
         {min(steps, num_classes) for steps in context.for_scale(tiny=(2, 5), small=(5, 10), paper=(5, 10))}
     )
-    (ipc,) = context.choose_ipcs(tiny=(2,), small=(20,), paper=(20,))
+    (ipc,) = context.ipcs
     num_orders = context.for_scale(tiny=1, small=2, paper=5)
     context.num_parts = sum(step_counts) * len(context.methods) * num_orders
     streams = [
@@ -147,11 +147,7 @@ class Stream:
         memory = self.make_memory(context)
         steps = {self.part(number): memory.prepare_step(data) for number, data in enumerate(images, start=1)}
         with context.with_seed(memory.seed):
-            return [
-                request
-                for name, data in steps.items()
-                for request in make_set_requests(context, {name: memory.recipe(data)}, data)
-            ]
+            return [context.make_set_request(name, memory.recipe(data), data, {}) for name, data in steps.items()]
 
 
 def _select(records: Sequence[Record], steps: int, method: str) -> list[Record]:

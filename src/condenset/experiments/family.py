@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 
 from condenset.experiments.context import ExperimentContext
-from condenset.experiments.engine_sets import condense_pairs, score_repeatedly
+from condenset.experiments.sets import score_repeatedly
 from condenset.experiments.types import ExperimentResult, Table
 from condenset.pipeline.results import Record, condense_cost
 from condenset.report.charts import draw_bars
@@ -15,12 +15,12 @@ from condenset.training.scores import format_accuracy
 
 def run_family(context: ExperimentContext) -> ExperimentResult:
     """Score the sets of all methods by every protocol, or by the one that the user names."""
-    ipcs = context.choose_ipcs(tiny=(1,), small=(10,), paper=(1, 10, 50))
+    ipcs = context.ipcs
     requested = context.request.protocol_fields.get("protocol")
     protocols = (requested,) if requested else tuple(PROTOCOLS)
     pairs = [(method, ipc) for ipc in ipcs for method in context.methods]
     context.num_parts = len(pairs) * (1 + len(protocols)) * context.num_sets
-    condense_pairs(context, pairs)
+    context.condense_all({f"{method}-{ipc}": context.recipe(method, ipc) for method, ipc in pairs})
     parts = {
         f"{method}-{ipc}-{protocol}": (f"{method}-{ipc}", context.protocol(protocol=protocol))
         for method, ipc in pairs

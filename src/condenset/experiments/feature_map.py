@@ -16,7 +16,6 @@ from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
 from condenset.engine import rng
 from condenset.experiments.context import ExperimentContext
-from condenset.experiments.engine_sets import condense_once
 from condenset.experiments.types import ExperimentResult, Table
 from condenset.io.directories import wrap_os_errors
 from condenset.io.files import read_tensors, write_tensors
@@ -44,10 +43,10 @@ COLUMNS = {
 
 def run_feature_map(context: ExperimentContext) -> ExperimentResult:
     """Map three classes with a network trained on the whole dataset: one map for all methods, a panel for each."""
-    (ipc,) = context.choose_ipcs(tiny=(2,), small=(50,), paper=(50,))
+    (ipc,) = context.ipcs
     context.num_parts = len(context.methods) + 1
     recipes = {method: context.recipe(method, ipc) for method in context.methods}
-    condense_once(context, {f"{method}-{ipc}": recipe for method, recipe in recipes.items()}, context.splits.train)
+    context.condense_all({f"{method}-{ipc}": recipe for method, recipe in recipes.items()})
     sets = {method: context.condense(f"{method}-{ipc}", method, recipe) for method, recipe in recipes.items()}
     path = context.part_directory("map") / "coordinates.safetensors"
     summaries = context.cached(

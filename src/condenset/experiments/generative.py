@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 
 from condenset.data.condensed_set import CondensedSet
 from condenset.experiments.context import ExperimentContext
-from condenset.experiments.engine_sets import score_pairs
+from condenset.experiments.sets import score_pairs
 from condenset.experiments.types import ExperimentResult, Table
 from condenset.report.charts import new_chart
 from condenset.report.fonts import displayable_names
 from condenset.report.grid import shorten_name
+from condenset.runs.snapshots import hard_labels
 from condenset.training.scores import format_accuracy
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ GAP_SHARE = 1 / 16  # of the image size, between two images
 
 def run_generative(context: ExperimentContext) -> ExperimentResult:
     """Score the sets of all methods. The figure shows a row of images per method, one image per class."""
-    ipcs = context.choose_ipcs(tiny=(1, 2), small=(1, 10), paper=(1, 10, 50))
+    ipcs = context.ipcs
     pairs = [(method, ipc) for ipc in ipcs for method in context.methods]
     context.num_parts = len(pairs) * context.num_sets
     records = score_pairs(context, pairs)
@@ -62,7 +63,7 @@ def draw_rows(sets: Mapping[str, CondensedSet]) -> Figure:
 
 def _select_images(condensed: CondensedSet, num_classes: int) -> NDArray[np.float32]:
     """Return (K, H, W, 3) pixels of the first image of each of the first classes."""
-    labels = condensed.labels if condensed.labels.ndim == 1 else condensed.labels.argmax(1)
+    labels = hard_labels(condensed.labels)
     positions = [int((labels == label).nonzero()[0, 0]) for label in range(num_classes)]
     images = condensed.images[positions].clamp(0, 1)
     pixels: NDArray[np.float32] = images.expand(-1, 3, -1, -1).permute(0, 2, 3, 1).numpy()

@@ -12,7 +12,6 @@ from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
 from condenset.data.split import train_val_split
 from condenset.experiments.context import ExperimentContext
-from condenset.experiments.engine_sets import condense_once
 from condenset.experiments.types import ExperimentResult, Table, environment_fields
 from condenset.networks import search_space
 from condenset.pipeline.results import Record, condense_cost
@@ -41,8 +40,8 @@ def run_nas(context: ExperimentContext) -> ExperimentResult:
     Architectures are chosen by validation accuracy. The table and the correlations use test accuracy.
     """
     train, val = train_val_split(context.splits.train, VAL_SHARE, seed=context.run.seed)
-    (ipc,) = context.choose_ipcs(tiny=(2,), small=(50,), paper=(50,))
-    context.check_class_sizes(ipc, train)
+    (ipc,) = context.ipcs
+    context.check_class_sizes(train)
     num_searches = len(context.methods) + len(context.request.other_baselines)
     context.num_parts = len(context.methods) + num_searches + 1
     space, proxy_protocol = _space(context), _proxy_protocol(context)
@@ -65,7 +64,7 @@ def _rank_on_proxies(
     rankings, costs = dict[str, Record](), dict[str, Record]()
     num_images: list[int] = []
     recipes = {method: context.recipe(method, ipc, train) for method in context.methods}
-    condense_once(context, recipes, train)
+    context.condense_all(recipes, train)
     for method, recipe in recipes.items():
         condensed = context.condense(method, method, recipe, train)
         costs[method] = {"images": len(condensed.stored_images), **condense_cost(condensed.provenance)}

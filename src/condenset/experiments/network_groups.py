@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from condenset.data.condensed_set import CondensedSet
 from condenset.experiments.context import ExperimentContext
-from condenset.experiments.engine_sets import condense_repeatedly, score_repeatedly
+from condenset.experiments.sets import score_repeatedly
 from condenset.experiments.types import ExperimentResult, Table
 from condenset.methods import DMRecipe, Recipe
-from condenset.methods.matching.pools.accuracy_groups import EDGES
-from condenset.methods.matching.pools.pool import NetworkPool
-from condenset.methods.matching.pools.training import fill_pool, pool_protocol
+from condenset.methods.pools.accuracy_groups import EDGES
+from condenset.methods.pools.pool import NetworkPool
+from condenset.methods.pools.pool_training import fill_pool, pool_protocol
 from condenset.pipeline.results import Record, condense_cost
 from condenset.report.charts import new_panels, wrap_text
 from condenset.report.grid import draw_grid
@@ -31,7 +31,7 @@ FIGURE_IPC = 10  # the figure of the paper shows these sets
 
 def run_network_groups(context: ExperimentContext) -> ExperimentResult:
     """Compare sets matched with random networks and with networks trained to some accuracy (Table 4)."""
-    ipcs = context.choose_ipcs(tiny=(1,), small=(10,), paper=(1, 10, 50))
+    ipcs = context.ipcs
     recipe = context.recipe("dm", ipcs[0])
     assert isinstance(recipe, DMRecipe)
     pool = _load_or_train_pool(context, recipe)
@@ -65,28 +65,29 @@ def _score_groups(
 ) -> tuple[dict[tuple[str, int], CondensedSet], dict[tuple[str, int], Record]]:
     """Condense and score with the networks of every group; return sets and records by (group, images per class)."""
 
-    def recipes(group: str, suffix: str) -> dict[str, Recipe]:
+    def make_recipe(group: str, ipc: int) -> Recipe:
         fields: dict[str, Any] = {"pool": "", "group": "all"} if group == RANDOM else {"pool": pool, "group": group}
-        return {f"dm-{ipc}-{group}{suffix}": context.recipe("dm", ipc, **fields) for ipc in ipcs}
+        return context.recipe("dm", ipc, **fields)
+
+    recipes = {f"dm-{ipc}-{group}": make_recipe(group, ipc) for group in groups for ipc in ipcs}
 
     @functools.cache  # loading a set compares its recipe with the pool, which can be large
-    def condense(group: str, suffix: str) -> dict[str, CondensedSet]:
-        return context.condense_sizes("dm", recipes(group, suffix))
+    def condense(name: str, suffix: str) -> CondensedSet:
+        return context.condense(name + suffix, "dm", recipes[name])
 
-    def measure(group: str, ipc: int, suffix: str) -> Record:
-        name = f"dm-{ipc}-{group}{suffix}"
-        condensed = condense(group, suffix)[name]
-        return {**condense_cost(condensed.provenance), **context.score(name, condensed, context.protocol())}
+    def measure(name: str, suffix: str) -> Record:
+        condensed = condense(name, suffix)
+        return {**condense_cost(condensed.provenance), **context.score(name + suffix, condensed, context.protocol())}
 
-    parts = {name: recipe for group in groups for name, recipe in recipes(group, "").items()}
-    condense_repeatedly(context, parts)
-    score_repeatedly(context, {name: (name, context.protocol()) for name in parts})
+    context.condense_all(recipes)
+    score_repeatedly(context, {name: (name, context.protocol()) for name in recipes})
     sets: dict[tuple[str, int], CondensedSet] = {}
     records: dict[tuple[str, int], Record] = {}
     for group in groups:
         for ipc in ipcs:
-            records[group, ipc] = context.repeat(functools.partial(measure, group, ipc))
-            sets[group, ipc] = condense(group, "")[f"dm-{ipc}-{group}"]
+            name = f"dm-{ipc}-{group}"
+            records[group, ipc] = context.repeat(functools.partial(measure, name))
+            sets[group, ipc] = condense(name, "")
     return sets, records
 
 

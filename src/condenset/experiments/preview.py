@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from condenset.engine.device import ComputeDevice
-from condenset.experiments.context import ExperimentContext
-from condenset.experiments.registry import get_experiment
+from condenset.experiments.registry import get_experiment, make_context
 from condenset.experiments.start import default_directory, plan_experiment
 from condenset.io.directories import find_unique_directory
 from condenset.pipeline.preview import (
@@ -21,26 +18,13 @@ from condenset.runs.context import RunContext
 from condenset.training.protocol import describe_protocol
 
 
-class _ChosenIpcs(Exception):
-    """The numbers of images per class that an experiment uses."""
-
-    def __init__(self, ipcs: Sequence[int]) -> None:
-        self.ipcs = ipcs
-
-
-class _PreviewContext(ExperimentContext):
-    """A context in which an experiment ends when it has chosen the images per class, before its first part."""
-
-    def choose_ipcs(self, **ipcs_by_scale: Any) -> tuple[int, ...]:
-        raise _ChosenIpcs(super().choose_ipcs(**ipcs_by_scale))
-
-
 def preview_experiment(name: str, *, out: Path | None = None, **arguments: Any) -> Preview:
     """Return what `start_experiment` would do with the same arguments. Nothing is written."""
     config, splits = plan_experiment(name, out=out, **arguments)
-    compute, experiment = ComputeDevice.select(config.device, config.precision), get_experiment(name)
+    compute, experiment = config.compute, get_experiment(name)
     directory = out or find_unique_directory(default_directory(config, splits))
-    context = _PreviewContext(
+    context = make_context(
+        experiment,
         dataset=config.dataset,
         scale=config.scale,
         request=config.request,
@@ -55,13 +39,11 @@ def preview_experiment(name: str, *, out: Path | None = None, **arguments: Any) 
         **describe_splits(splits, config.load_options),
         **describe_compute(compute, config.memory_limit),
     }
-    try:
-        experiment.run(context)
-    except _ChosenIpcs as chosen:
-        for ipc in chosen.ipcs:
-            for method in context.methods:
-                recipe = context.recipe(method, ipc)
-                rows[f"{method}, {ipc} per class"] = describe_recipe(recipe, splits.train, compute, config.memory_limit)
+    context.check_class_sizes(splits.train)
+    for ipc in context.ipcs:
+        for method in context.methods:
+            recipe = context.recipe(method, ipc)
+            rows[f"{method}, {ipc} per class"] = describe_recipe(recipe, splits.train, compute, config.memory_limit)
     if experiment.repeats_sets:
         rows["sets per accuracy"] = str(context.num_sets)
     if experiment.scores_sets:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +30,7 @@ class Experiment:
         title: One line for lists.
         run: Run the parts that are not complete, and return the result.
         methods: The methods that it compares by default, as the paper does.
+        ipcs: Numbers of images per class by scale, unless the user gives others.
         accepts: Return whether it can compare a method.
         baselines: Names of baselines that make no set and therefore are not methods.
         fixed_fields: Recipe fields that the experiment decides, and the user cannot set.
@@ -44,6 +45,7 @@ class Experiment:
     title: str
     run: Callable[[ExperimentContext], ExperimentResult]
     methods: tuple[str, ...]
+    ipcs: Mapping[str, tuple[int, ...]]
     accepts: Callable[[Method], bool] = lambda method: True
     baselines: tuple[str, ...] = ()
     fixed_fields: tuple[str, ...] = ()
@@ -65,6 +67,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         title="Methods by images per class (Table 1)",
         run=run_sota,
         methods=("random", "herding", "forgetting", "dd", "ld", "dc", "dsa", "dm"),
+        ipcs={"tiny": (1, 2), "small": (1, 10), "paper": (1, 10, 50)},
         scores_whole=True,
         repeats_sets=True,
         several_ipcs=True,
@@ -73,6 +76,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         title="Instance norm and batch norm (Table 2)",
         run=run_batchnorm,
         methods=("dsa", "dm"),
+        ipcs={"tiny": (2,), "small": (50,), "paper": (50,)},
         fixed_fields=("pool", "group"),  # a pool contains networks with one norm
         repeats_sets=True,
     ),
@@ -80,6 +84,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         title="Condensed on one architecture, tested on others (Table 3)",
         run=run_architectures,
         methods=("dsa", "dm"),
+        ipcs={"tiny": (1,), "small": (50,), "paper": (50,)},
         fixed_fields=("network", "pool", "group"),
         repeats_sets=True,
     ),
@@ -87,6 +92,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         title="Matching with networks trained to some accuracy (Table 4, figure)",
         run=run_network_groups,
         methods=("dm",),
+        ipcs={"tiny": (1,), "small": (10,), "paper": (1, 10, 50)},
         accepts=lambda method: method.name == "dm",
         fixed_fields=("group",),
         repeats_sets=True,
@@ -96,6 +102,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         title="100 to 1250 images per class, compared with random images (figure)",
         run=run_sizes,
         methods=("random", "dm"),
+        ipcs={"tiny": (5, 10), "small": (100, 200, 500), "paper": (100, 200, 500, 1000, 1250)},
         scores_whole=True,
         repeats_sets=True,
         several_ipcs=True,
@@ -104,18 +111,21 @@ EXPERIMENTS: dict[str, Experiment] = {
         title="Accuracy by seconds of condensing (figure)",
         run=run_training_time,
         methods=("dsa", "dm"),
+        ipcs={"tiny": (1,), "small": (50,), "paper": (50,)},
         accepts=lambda method: method.supports_snapshots,
     ),
     "continual": Experiment(
         title="Class-incremental learning with a condensed memory (figures)",
         run=run_continual,
         methods=("random", "herding", "dsa", "dm"),
+        ipcs={"tiny": (2,), "small": (20,), "paper": (20,)},
         dataset="cifar100",
     ),
     "nas": Experiment(
         title="Search among 720 ConvNets with proxy sets (Table 5, scatter plot)",
         run=run_nas,
         methods=("random", "dsa", "dm"),
+        ipcs={"tiny": (2,), "small": (50,), "paper": (50,)},
         baselines=(EARLY_STOPPING,),
         scores_whole=True,
     ),
@@ -123,6 +133,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         title="Synthetic images among real images in feature space (figure)",
         run=run_feature_map,
         methods=("dc", "dsa", "dm"),
+        ipcs={"tiny": (2,), "small": (50,), "paper": (50,)},
         accepts=lambda method: not method.has_soft_labels,
         scores_sets=False,
     ),
@@ -130,6 +141,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         title="Sets drawn from generative models (appendix, figure)",
         run=run_generative,
         methods=("random", "gmmn", "vae", "gan", "mmd", "dm"),
+        ipcs={"tiny": (1, 2), "small": (1, 10), "paper": (1, 10, 50)},
         repeats_sets=True,
         several_ipcs=True,
     ),
@@ -137,6 +149,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         title="Later methods of the family of dm, by both evaluation protocols",
         run=run_family,
         methods=("random", "dm", "idm", "datadam", "m3d", "dsdm", "dance", "tgdd", "ncfm", "dmplus"),
+        ipcs={"tiny": (1,), "small": (10,), "paper": (1, 10, 50)},
         repeats_sets=True,
         several_ipcs=True,
         protocols=tuple(PROTOCOLS),
@@ -148,6 +161,15 @@ def get_experiment(name: str) -> Experiment:
     """Return the experiment of this name."""
     check_choice("experiment", name, EXPERIMENTS)
     return EXPERIMENTS[name]
+
+
+def make_context(
+    experiment: Experiment, *, scale: str, request: RunRequest, num_sets: int, **fields: Any
+) -> ExperimentContext:
+    """Return the context of an experiment. `fields` are other fields of `ExperimentContext`."""
+    ipcs = tuple(sorted(request.ipcs)) or experiment.ipcs[scale]
+    num_sets = num_sets if experiment.repeats_sets else 1
+    return ExperimentContext(scale=scale, request=request, ipcs=ipcs, num_sets=num_sets, **fields)
 
 
 def make_request(experiment: Experiment, **fields: Any) -> RunRequest:

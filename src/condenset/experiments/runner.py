@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from condenset.data.image_data import Splits
-from condenset.experiments.context import ExperimentContext
-from condenset.experiments.registry import get_experiment, make_request
+from condenset.experiments.registry import get_experiment, make_context, make_request
 from condenset.experiments.types import ExperimentResult
 from condenset.io.directories import wrap_os_errors
 from condenset.io.files import write_file
@@ -43,7 +42,8 @@ def run_experiment(
         num_sets: Number of sets behind an accuracy. None: that of the scale.
     """
     experiment = get_experiment(name)
-    context = ExperimentContext(
+    context = make_context(
+        experiment,
         dataset=dataset,
         scale=scale,
         request=request or make_request(experiment),
@@ -52,6 +52,7 @@ def run_experiment(
         directory=directory,
         num_sets=num_sets or 0,
     )
+    context.check_class_sizes(splits.train)
     result = experiment.run(context)
     common_fields = {"experiment": name, "dataset": dataset, "scale": scale, "seed": run.seed, **context.environment}
     run.verify_identity()

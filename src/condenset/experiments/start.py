@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 from collections.abc import Callable, Mapping
@@ -15,21 +14,21 @@ from typing import Any
 from condenset.data.image_data import Splits
 from condenset.data.loading import load_splits
 from condenset.data.opening import absolute_dataset_path
-from condenset.engine.device import ComputeDevice
 from condenset.engine.options import EngineOptions
 from condenset.engine.tasks import Engine
 from condenset.errors import UserError
-from condenset.experiments.config import ExperimentConfig, config_to_toml, read_config
+from condenset.experiments.config import ExperimentConfig, experiment_to_toml, read_experiment
 from condenset.experiments.registry import get_experiment
 from condenset.experiments.runner import run_experiment
 from condenset.experiments.types import ExperimentResult
 from condenset.io.directories import is_inside
 from condenset.io.user_directories import absolute_path, expand_user
 from condenset.methods import DMRecipe, make_recipe
-from condenset.methods.matching.pools.pool import NetworkPool
+from condenset.methods.pools.pool import NetworkPool
 from condenset.pipeline.datasets import reload_data, relocate, resolve_load_options
 from condenset.pipeline.report.run import write_run_report
 from condenset.pipeline.request import DEFAULT_IPC, RunRequest
+from condenset.pipeline.settings import choose_compute, no_session
 from condenset.runs.context import RunContext
 from condenset.runs.directory import (
     check_output_directory,
@@ -39,7 +38,6 @@ from condenset.runs.directory import (
     reopen_run_directory,
 )
 from condenset.runs.identity import RunIdentity, create_run
-from condenset.runs.tasks import open_run_engine
 
 EXPERIMENT = "experiment.toml"
 
@@ -61,17 +59,13 @@ class FinishedExperiment:
     result: ExperimentResult
 
 
-def _no_session(config: ExperimentConfig, run: RunContext) -> AbstractContextManager[None]:
-    return contextlib.nullcontext()
-
-
 def start_experiment(
     name: str,
     *,
     out: Path | None = None,
     overwrite: bool = False,
     report: bool = False,
-    session: ExperimentSession = _no_session,
+    session: ExperimentSession = no_session,
     **arguments: Any,
 ) -> FinishedExperiment:
     """Start an experiment in a new directory. If it fails before it wrote any result, the directory is removed.
@@ -86,10 +80,10 @@ def start_experiment(
     """
     config, splits = plan_experiment(name, out=out, overwrite=overwrite, **arguments)
     with (
-        _open_engine(config) as engine,  # first: if it fails, there is no directory to remove
+        config.open_engine() as engine,  # first: if it fails, there is no directory to remove
         claim_run_directory(out, default_directory(config, splits), overwrite=overwrite) as directory,
     ):
-        identity = create_run(directory, EXPERIMENT, config_to_toml(config))
+        identity = create_run(directory, EXPERIMENT, experiment_to_toml(config))
         try:
             return _run(config, splits, identity, engine, session, report)
         except UserError:
@@ -136,7 +130,6 @@ def plan_experiment(
     check_output_directory(out, overwrite=overwrite)  # before the data are loaded, which can take long
     engine_options = EngineOptions(**engine_fields)
     engine_options.check_installed()
-    compute = ComputeDevice.select(device, precision)
     absolute_data_dir = absolute_path(data_dir) if data_dir else None
     if dataset is None:
         dataset = "digits" if scale == "tiny" else experiment.dataset
@@ -144,12 +137,9 @@ def plan_experiment(
         experiment=name,
         dataset=absolute_dataset_path(dataset, absolute_data_dir),
         scale=scale,
-        device=str(compute.device),
-        precision=compute.precision,
-        threads=compute.threads and (engine_options.default_threads or compute.threads),
         data_dir=absolute_data_dir,
-        engine_options=engine_options,
         load_options=resolve_load_options(load_fields),
+        **choose_compute(engine_options, device, precision),
         **fields | {"settings": tuple(map(_absolute_pool, fields.get("settings", ())))},
     )
     _check_pools(config.request, out)
@@ -164,7 +154,7 @@ def resume_experiment(
     moved_to: str | None = None,
     test_moved_to: str | None = None,
     report: bool = False,
-    session: ExperimentSession = _no_session,
+    session: ExperimentSession = no_session,
     engine_fields: Mapping[str, Any] = MappingProxyType({}),
     **changes: Any,
 ) -> FinishedExperiment:
@@ -179,22 +169,12 @@ def resume_experiment(
         engine_fields: Fields of `EngineOptions` that change.
         changes: Settings that may change: `device`, `memory_limit`, `data_dir`.
     """
-    if (data_dir := changes.get("data_dir")) is not None:
-        changes["data_dir"] = absolute_path(data_dir)
-    with reopen_run_directory(directory, EXPERIMENT, read_config) as (stored, identity):
+    with reopen_run_directory(directory, EXPERIMENT, read_experiment) as (stored, identity):
         get_experiment(stored.experiment)
-        engine_options = stored.engine_options.override(**engine_fields)
-        engine_options.check_installed()
-        config = dataclasses.replace(stored, engine_options=engine_options, **changes)
-        moved = relocate(config, directory, moved_to, test_moved_to)
-        splits = reload_data(config, moved, directory)
-        with _open_engine(config) as engine:
+        config = stored.override(engine_fields, **changes)
+        splits = reload_data(config, relocate(config, directory, moved_to, test_moved_to), directory)
+        with config.open_engine() as engine:
             return _run(config, splits, identity, engine, session, report)
-
-
-def _open_engine(config: ExperimentConfig) -> AbstractContextManager[Engine | None]:
-    """Open the engine of an experiment, with the number of CPU threads that the experiment began with."""
-    return open_run_engine(config.engine_options, ComputeDevice.select(config.device, config.precision), config.threads)
 
 
 def _run(
@@ -206,15 +186,7 @@ def _run(
     report: bool,
 ) -> FinishedExperiment:
     """Run an experiment in its directory."""
-    directory, compute = identity.directory, ComputeDevice.select(config.device, config.precision)
-    run = RunContext(
-        seed=config.seed,
-        compute=compute,
-        directory=directory,
-        identity=identity,
-        memory_limit=config.memory_limit,
-        engine=engine,
-    )
+    directory, run = identity.directory, config.make_run(identity, engine)
     with session(config, run):
         result = run_experiment(
             config.experiment,

@@ -11,7 +11,7 @@ import torch
 from condenset import networks
 from condenset.errors import check
 from condenset.experiments.context import ExperimentContext
-from condenset.experiments.engine_sets import condense_repeatedly, score_pairs, score_repeatedly
+from condenset.experiments.sets import score_pairs, score_repeatedly
 from condenset.experiments.types import ExperimentResult, Table
 from condenset.pipeline.results import Record, condense_cost
 from condenset.report.charts import draw_bars, draw_curve, new_chart
@@ -25,7 +25,7 @@ MAX_DD_IPC = 49  # the paper has no larger sets of dd, whose unrolled training t
 
 def run_sota(context: ExperimentContext) -> ExperimentResult:
     """Compare methods by images per class, with the whole dataset as the upper bound (Table 1)."""
-    ipcs = context.choose_ipcs(tiny=(1, 2), small=(1, 10), paper=(1, 10, 50))
+    ipcs = context.ipcs
     pairs = [(method, ipc) for ipc in ipcs for method in context.methods if not (method == "dd" and ipc > MAX_DD_IPC)]
     check(bool(pairs), f"dd takes at most {MAX_DD_IPC} images per class in this table, as in the paper", ipcs)
     records, whole = _score_pairs(context, pairs)
@@ -54,7 +54,7 @@ def _score_pairs(
 
 def run_batchnorm(context: ExperimentContext) -> ExperimentResult:
     """Compare networks with instance norm and with batch norm (Table 2)."""
-    (ipc,) = context.choose_ipcs(tiny=(2,), small=(50,), paper=(50,))
+    (ipc,) = context.ipcs
     specs = _specs_by_norm(context, ipc)
     context.num_parts = len(specs) * len(context.methods) * context.num_sets
     recipes = {
@@ -62,7 +62,7 @@ def run_batchnorm(context: ExperimentContext) -> ExperimentResult:
         for norm, spec in specs.items()
         for method in context.methods
     }
-    condense_repeatedly(context, recipes)
+    context.condense_all(recipes)
     protocols = {norm: context.protocol(network=spec) for norm, spec in specs.items()}
     parts = {f"{method}-{norm}": protocol for norm, protocol in protocols.items() for method in context.methods}
     score_repeatedly(context, {name: (name, protocol) for name, protocol in parts.items()})
@@ -93,7 +93,7 @@ def _specs_by_norm(context: ExperimentContext, ipc: int) -> dict[str, str]:
 
 def run_architectures(context: ExperimentContext) -> ExperimentResult:
     """Condense on one architecture and test on others, all with batch norm (Table 3)."""
-    (ipc,) = context.choose_ipcs(tiny=(1,), small=(50,), paper=(50,))
+    (ipc,) = context.ipcs
     train_specs, test_specs = _specs_by_architecture(context)
     pairs = [(method, "ConvNet") for method in context.methods if method != "dm"]
     pairs += [("dm", name) for name in train_specs if "dm" in context.methods]
@@ -101,7 +101,7 @@ def run_architectures(context: ExperimentContext) -> ExperimentResult:
     context.num_parts = len(pairs) * (1 + len(test_specs)) * context.num_sets
     protocols = {target: context.protocol(network=spec) for target, spec in test_specs.items()}
     sets = {f"{method}-{source}": recipe for (method, source), recipe in recipes.items()}
-    condense_repeatedly(context, sets)
+    context.condense_all(sets)
     score_repeatedly(context, {f"{name}-{target}": (name, protocols[target]) for name in sets for target in test_specs})
 
     def measure(method: str, source: str, target: str, suffix: str) -> Record:
@@ -149,7 +149,7 @@ def _specs_by_architecture(context: ExperimentContext) -> tuple[dict[str, str], 
 
 def run_sizes(context: ExperimentContext) -> ExperimentResult:
     """Compare larger sets with random images. Accuracies are also given in % of that of the whole dataset (figure)."""
-    ipcs = context.choose_ipcs(tiny=(5, 10), small=(100, 200, 500), paper=(100, 200, 500, 1000, 1250))
+    ipcs = context.ipcs
     pairs = [(method, ipc) for ipc in ipcs for method in context.methods]
     records, whole = _score_pairs(context, pairs)
     for record in records.values():

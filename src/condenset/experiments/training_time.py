@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from condenset.errors import check
 from condenset.experiments.context import ExperimentContext
-from condenset.experiments.engine_sets import score_once
+from condenset.experiments.sets import score_once
 from condenset.experiments.types import ExperimentResult, Table
 from condenset.methods import Recipe
 from condenset.pipeline.results import Record, condense_cost
@@ -25,7 +25,7 @@ def run_training_time(context: ExperimentContext) -> ExperimentResult:
 
     Sets are condensed one after the other in this process, also with an engine, because their seconds are measured.
     """
-    (ipc,) = context.choose_ipcs(tiny=(1,), small=(50,), paper=(50,))
+    (ipc,) = context.ipcs
     num_points = context.for_scale(tiny=3, small=6, paper=10)
     recipes = {method: context.recipe(method, ipc) for method in context.methods}
     for method, recipe in recipes.items():

@@ -7,8 +7,8 @@ import errno
 import hashlib
 import json
 import os
+import secrets
 import stat
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -100,19 +100,17 @@ def write_file(path: str | os.PathLike[str], *parts: bytes | memoryview, sync: b
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    file = temporary.open("xb")  # a new file, with the permissions of any file
     try:
-        with os.fdopen(handle, "wb") as file:
+        with file:
             file.writelines(parts)
             file.flush()
             if sync:
                 os.fsync(file.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)
         os.replace(temporary, path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from condenset.errors import UserError
+from condenset.errors import UserError, format_command
 from condenset.io.directories import wrap_os_errors
 from condenset.io.files import open_file, read_file, read_metadata, read_tensors
 
@@ -107,7 +107,7 @@ def check_run_exists(directory: Path) -> None:
 def check_no_run(directory: Path) -> None:
     """Raise a UserError if a directory contains a run, which a new one would overwrite."""
     if holds_config(directory):
-        options = f"resume it with 'condenset resume {directory}', choose another --out, or give --overwrite"
+        options = f"resume it with '{format_command('resume', directory)}', choose another --out, or give --overwrite"
         raise UserError(f"{directory} already contains a run: {options}")
 
 

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from condenset.errors import escape_controls
@@ -23,6 +24,8 @@ MIN_LINE_SECONDS = 2.0  # shorter tasks print no line
 
 # Steps of the task, seconds per step and seconds remaining -> seconds that the run still needs, and text with them
 RunEstimate = Callable[[int | None, float, float], tuple[float, str]]
+
+_is_shown: ContextVar[bool] = ContextVar("show progress and notices", default=True)
 
 
 class NullProgress:
@@ -152,22 +155,31 @@ def make_progress(verbose: bool) -> NullProgress:
 
 
 @contextmanager
+def limit_progress(verbose: bool) -> Iterator[None]:
+    """Show no progress and no notices in the block if `verbose` is False."""
+    token = _is_shown.set(verbose and _is_shown.get())
+    try:
+        yield
+    finally:
+        _is_shown.reset(token)
+
+
+@contextmanager
 def show_progress(
-    description: str, total: int | None = None, done: int = 0, *, unit: str = "", verbose: bool = True
+    description: str, total: int | None = None, done: int = 0, *, unit: str = ""
 ) -> Iterator[Callable[[int], None]]:
-    """Show the progress of a block, such as reading a file.
+    """Show the progress of a block, such as reading a file, unless `limit_progress` forbids it.
 
     Args:
         description: What the block does.
         total: The number of steps, if known.
         done: The number of steps that are complete.
         unit: "B" for bytes.
-        verbose: False shows nothing.
 
     Yields:
         `advance(n)`, which counts n further steps.
     """
-    progress = make_progress(verbose)
+    progress = make_progress(_is_shown.get())
 
     def advance(num: int) -> None:
         nonlocal done
@@ -181,9 +193,9 @@ def show_progress(
         progress.stop()
 
 
-def print_notice(line: str, *, verbose: bool = True) -> None:
-    """Print one line to stderr, unless `verbose` is False."""
-    if verbose and sys.stderr is not None:
+def print_notice(line: str) -> None:
+    """Print one line to stderr, unless `limit_progress` forbids it."""
+    if _is_shown.get() and sys.stderr is not None:
         print(escape_controls(line), file=sys.stderr, flush=True)
 
 

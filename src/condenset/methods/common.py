@@ -24,7 +24,6 @@ from condenset.runs.context import RunContext
 ADAM_BETAS, ADAM_EPSILON = (0.9, 0.999), 1e-8
 REPEAT_NOISE = 0.1  # standard deviation, of normalised images
 MIN_PARTITION_SIZE = 16  # pixels; the parts of smaller images show too little
-NUM_LOSSES = 1024  # losses stored on the device until the loop reads them
 
 
 def images_per_class(data: ImageData, recipe: Recipe) -> list[int]:
@@ -152,12 +151,6 @@ def adam_step(
         moment / (1 - beta ** (clock + 1)) for moment, beta in zip((mean, square), betas, strict=True)
     )
     values.sub_(lr * unbiased_mean / (unbiased_square.sqrt() + ADAM_EPSILON))
-
-
-def record_loss(clock: Tensor, losses: Tensor, loss: Tensor) -> None:
-    """Store the loss of the current iteration where `run_loop` reads it, and advance the clock."""
-    losses.index_copy_(0, (clock % len(losses))[None], loss.detach()[None])
-    clock += 1
 
 
 def build_condensed_set(

@@ -19,7 +19,6 @@ class RecipeOptions(TypedDict, total=False):
     allow_fewer: bool
     augment: str
     average: float
-    bandwidth: float
     batch_size: int
     calibration: float
     clamp: bool
@@ -28,7 +27,6 @@ class RecipeOptions(TypedDict, total=False):
     epochs: int
     expert_epochs: int
     features: str
-    fixed_network: bool
     group: str
     init: str
     inner_epochs: int | None

@@ -14,8 +14,6 @@ from condenset.errors import check, check_choice, option
 
 INITS = ("real", "noise")
 TINY_NETWORK = "convnet(width=16, depth=2)"  # for runs of seconds
-# Published values of gradient matching: images per class: (outer_steps, inner_epochs)
-LOOPS = {1: (1, 1), 10: (10, 50), 20: (20, 25), 30: (30, 20), 40: (40, 15), 50: (50, 10)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +96,7 @@ class MatchingRecipe(Recipe):
         return self.iterations
 
 
-def default_loops(ipc: int, loops: Mapping[int, tuple[int, int]] = LOOPS) -> dict[str, int]:
+def interpolate_loops(ipc: int, loops: Mapping[int, tuple[int, int]]) -> dict[str, int]:
     """Return outer steps and inner epochs: the published values, interpolated linearly within their range."""
     sizes = sorted(loops)
     above = next((size for size in sizes if size >= ipc), sizes[-1])
@@ -113,12 +111,20 @@ class GradientMatchingRecipe(MatchingRecipe):
     """Settings of gradient matching.
 
     Attributes:
-        iterations: Number of networks that are sampled.
         outer_steps: Steps of the images with each network. None: by `ipc`, as published.
         inner_epochs: Epochs of the network on the images between two of those steps. None: by `ipc`, as published.
-        lr: Learning rate of the images.
         network_lr: Learning rate of the network.
     """
+
+    # images per class: (outer_steps, inner_epochs), as published
+    published_loops: ClassVar[Mapping[int, tuple[int, int]]] = {
+        1: (1, 1),
+        10: (10, 50),
+        20: (20, 25),
+        30: (30, 20),
+        40: (40, 15),
+        50: (50, 10),
+    }
 
     iterations: int = 1000
     outer_steps: int | None = None
@@ -129,7 +135,7 @@ class GradientMatchingRecipe(MatchingRecipe):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive_fields(self, "network_lr")
-        for name, default in default_loops(mean_ipc(self.ipc)).items():
+        for name, default in interpolate_loops(mean_ipc(self.ipc), self.published_loops).items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, default)  # so that the record has the number
         check_int_fields(self, 1, "outer_steps")

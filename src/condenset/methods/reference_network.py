@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,7 +14,7 @@ from condenset.data.image_data import ImageData
 from condenset.engine.memory import images_per_pass
 from condenset.errors import UserError
 from condenset.io.files import json_hash
-from condenset.methods.trained_files import describe_inputs, read_trained, write_trained
+from condenset.methods.trained_files import load_or_train, training_metadata
 from condenset.runs.context import RunContext
 from condenset.runs.loop import track_progress
 from condenset.training.checkpoint import TrainingCheckpoint
@@ -24,8 +23,6 @@ from condenset.training.forgetting import ForgettingCounter
 from condenset.training.model import max_test_batch
 from condenset.training.protocol import Protocol
 from condenset.training.trainer import Trainer
-
-NOUN = "network"
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,41 +53,30 @@ class ReferenceNetwork:
 def get_reference_network(data: ImageData, protocol: Protocol, run: RunContext) -> ReferenceNetwork:
     """Return the network that data, protocol and seed define; train it unless the run has it already."""
     metadata = training_metadata(data, protocol, run)
-    name = json_hash(metadata)[:12]
-    if name not in run.cache:
-        path = run.networks_directory / f"{name}.safetensors" if run.networks_directory else None
-        run.cache[name] = _load_or_train(path, metadata, data, protocol, run)
-    network: ReferenceNetwork = run.cache[name]
-    return network
+    return load_or_train(
+        "network",
+        metadata,
+        run,
+        train=lambda: _train(data, protocol, run, metadata),
+        make_expected=lambda: _tensors_to_store(_build(data, protocol), torch.zeros(len(data), dtype=torch.int64)),
+        restore=lambda tensors, seconds: _restore(tensors, seconds, data, protocol, run),
+    )
 
 
-def _load_or_train(
-    path: Path | None, metadata: dict[str, Any], data: ImageData, protocol: Protocol, run: RunContext
+def _build(data: ImageData, protocol: Protocol) -> nn.Module:
+    return networks.build(protocol.network, channels=data.channels, size=data.size, num_classes=data.num_classes)
+
+
+def _restore(
+    tensors: Mapping[str, Tensor], seconds: float, data: ImageData, protocol: Protocol, run: RunContext
 ) -> ReferenceNetwork:
-    network = networks.build(protocol.network, channels=data.channels, size=data.size, num_classes=data.num_classes)
-    if path and path.exists():
-        tensors, seconds = read_trained(path, NOUN, metadata, _expected_tensors(network, data))
-    else:
-        tensors, seconds = _train(data, protocol, run, metadata)
-        if path:
-            write_trained(path, NOUN, tensors, metadata, seconds, run)
-            run.delete_checkpoint()  # of the training
-    device = run.compute.device
+    """Return the network with trained tensors."""
+    network, device = _build(data, protocol), run.compute.device
     image_shape = (data.channels, data.size, data.size)
     batch_size = images_per_pass(network, run.compute, image_shape) or max_test_batch(data.size)
     network.load_state_dict({name: tensors[f"network.{name}"] for name in network.state_dict()})
     embedding = networks.to_embedding(network.to(device).eval().requires_grad_(False))
     return ReferenceNetwork(embedding, tensors["forgetting"].to(device), seconds, batch_size)
-
-
-def training_metadata(data: ImageData, protocol: Protocol, run: RunContext) -> dict[str, Any]:
-    """Return everything that decides the weights of a network trained on the data, as JSON values."""
-    return {
-        **{key: value for key, value in dataclasses.asdict(protocol).items() if key != "num_networks"},
-        "network": networks.canonical_spec(protocol.network, size=data.size),
-        **describe_inputs(data, run),
-        **({"zca": True} if data.whitening is not None else {}),
-    }
 
 
 def _train(
@@ -121,11 +107,9 @@ def _train(
     run.log_event(
         "trained", network=protocol.network, epochs=protocol.total_epochs, train_accuracy=accuracy, seconds=seconds
     )
-    state = {f"network.{name}": tensor for name, tensor in trainer.export_network().state_dict().items()}
-    return {"forgetting": forgetting.counts_N, **state}, seconds
+    return _tensors_to_store(trainer.export_network(), forgetting.counts_N), seconds
 
 
-def _expected_tensors(network: nn.Module, data: ImageData) -> dict[str, Tensor]:
-    """Return tensors with the names, types and shapes of those in the file of this network."""
+def _tensors_to_store(network: nn.Module, forgetting_N: Tensor) -> dict[str, Tensor]:
     state = {f"network.{name}": tensor for name, tensor in network.state_dict().items()}
-    return {"forgetting": torch.zeros(len(data), dtype=torch.int64), **state}
+    return {"forgetting": forgetting_N, **state}

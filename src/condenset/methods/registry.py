@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from condenset.config import describe_fields, make_config
 from condenset.data.condensed_set import CondensedSet
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from condenset.engine.device import ComputeDevice
     from condenset.runs.context import RunContext
 
+Key = TypeVar("Key")
+
 SMALL_ITERATIONS = 2_000  # default number of iterations at the experiment scale `small`
 
-
-def _no_presets(ipc: int, dataset: str, size: int) -> dict[str, Any]:
-    return {}
+Presets = Callable[[int, str, int], Mapping[str, Any]]  # (ipc, dataset name, image size) -> fields of the recipe
 
 
-def _no_ipc_defaults(ipc: int) -> dict[str, Any]:
+def no_presets(ipc: int, dataset: str, size: int) -> dict[str, Any]:
     return {}
 
 
@@ -63,7 +63,6 @@ class Method:
         summary: One line for lists and docs.
         presets: Fields for a dataset: `(ipc, dataset name, image size) -> fields`. They replace the recipe's defaults.
             If the classes differ in their number of images, `ipc` is the mean, rounded.
-        ipc_defaults: Fields whose default depends on the number of images per class: `ipc -> fields`.
         schedules: Functions like `presets` by name, such as `fast` and `paper`. The fields of the one that the user
             names, else of the first one, replace presets. Empty: there is nothing to choose from.
         tiny: Fields for a run of seconds, used by tests and by experiments at the scale `tiny`.
@@ -94,9 +93,8 @@ class Method:
     recipe: type[Recipe]
     condense: Callable[[ImageData, Any, RunContext], CondensedSet]
     summary: str
-    presets: Callable[[int, str, int], Mapping[str, Any]] = _no_presets
-    ipc_defaults: Callable[[int], Mapping[str, Any]] = _no_ipc_defaults
-    schedules: Mapping[str, Callable[[int, str, int], Mapping[str, Any]]] = field(default_factory=dict)
+    presets: Presets = no_presets
+    schedules: Mapping[str, Presets] = field(default_factory=dict)
     tiny: Mapping[str, Any] = field(default_factory=dict)
     small_iterations: Callable[[Any], int] = lambda recipe: SMALL_ITERATIONS
     check: Callable[[ImageData, Any, ComputeDevice, int | None], None] = _no_check
@@ -160,10 +158,13 @@ def register_method(method: Method) -> Method:
     return METHODS.register(method)
 
 
-def check_method_memory(method: str, data: ImageData, compute: ComputeDevice, memory_limit: int | None) -> None:
+def check_method_memory(
+    method: str, data: ImageData, compute: ComputeDevice, memory_limit: int | None, *, zca: bool = False
+) -> None:
     """Raise a UserError if a method needs all images on the device and they do not fit."""
     if not METHODS.lookup(method).streams_images:
-        check_images_fit(data, compute, memory_limit, method, "choose dm, which streams images from disk")
+        way_out = "choose dm, which streams images from disk"
+        check_images_fit(data, compute, memory_limit, method, way_out, zca=zca)
 
 
 def method_of(recipe: Recipe) -> Method:
@@ -176,6 +177,17 @@ def method_of(recipe: Recipe) -> Method:
         if type(recipe) is method.recipe:
             return method
     raise UserError(f"no registered method has recipes of the class {type(recipe).__name__}")
+
+
+def find_shared(recipes: Mapping[Key, Recipe]) -> dict[Key, dict[Key, Recipe]]:
+    """Return for each recipe the later ones whose sets can be learned at once with its set, all by key."""
+    keys = list(recipes)
+    shared: dict[Key, dict[Key, Recipe]] = {}
+    for index, (key, recipe) in enumerate(recipes.items()):
+        later = {other: recipes[other] for other in keys[index + 1 :] if type(recipes[other]) is type(recipe)}
+        can_share = method_of(recipe).can_share
+        shared[key] = {other: item for other, item in later.items() if can_share(recipe, item)}
+    return shared
 
 
 def make_recipe(method: str, *, ipc: Ipc, name: str, size: int, schedule: str | None = None, **fields: Any) -> Recipe:
@@ -191,7 +203,7 @@ def make_recipe(method: str, *, ipc: Ipc, name: str, size: int, schedule: str | 
     """
     entry = METHODS.lookup(method)
     mean = mean_ipc(check_ipc(ipc))
-    presets = {**entry.ipc_defaults(mean), **entry.presets(mean, name, size)}
+    presets = dict(entry.presets(mean, name, size))
     if schedule is not None:
         check_schedule(schedule, [method])
     schedule = schedule or next(iter(entry.schedules), None)

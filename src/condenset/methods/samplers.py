@@ -1,14 +1,14 @@
-"""Network samplers: draw the network of each iteration, and run the step that uses it.
+"""Network samplers: draw the network of each iteration.
 
-Shapes: P parameters of a network, G networks of a pool, S states of E networks with T parameters each, including those
-of the classifier.
+Shapes: P parameters of a network, S states of E networks with T parameters each, including those of the classifier.
 """
 
 from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 import torch
@@ -18,8 +18,8 @@ from condenset import networks
 from condenset.data.image_data import ImageData
 from condenset.engine import rng
 from condenset.engine.compile import Forward, functional_forward, with_autocast
-from condenset.engine.cuda_graph import capture_step
 from condenset.engine.device import ComputeDevice
+from condenset.engine.user_code import run_user_code
 from condenset.networks import FlatParameters
 
 if TYPE_CHECKING:
@@ -45,10 +45,9 @@ class NetworkSampler(ABC):
     def prepare(self, iteration: int) -> None:  # noqa: B027
         """Do the work of an iteration that cannot run on the device."""
 
-    @contextlib.contextmanager
-    def user_code(self, iteration: int) -> Iterator[None]:
+    def user_code(self, iteration: int) -> AbstractContextManager[None]:
         """Run the code of a user's network in this iteration. Built-in networks need no protection."""
-        yield
+        return contextlib.nullcontext()
 
     def fixed_tensors(self, dtype: torch.dtype) -> dict[str, Tensor]:
         """Return the buffers and frozen parameters of a user's network of this iteration, by name."""
@@ -85,35 +84,21 @@ class NoNetworks(NetworkSampler):
 
 
 class RandomNetworks(NetworkSampler):
-    """Sample a newly initialised network in every iteration, as Algorithm 1 does; with `fixed`, always the first."""
+    """Sample a newly initialised network in every iteration, as Algorithm 1 does."""
 
-    def __init__(
-        self, network: nn.Module, seed: int, device: torch.device, *, xavier: bool = False, fixed: bool = False
-    ) -> None:
-        self.parameters, self.fixed = FlatParameters(network, device, xavier=xavier), fixed
+    def __init__(self, network: nn.Module, seed: int, device: torch.device, *, xavier: bool = False) -> None:
+        self.parameters = FlatParameters(network, device, xavier=xavier)
         self.key = rng.make_key(seed, "network", device=device)
 
     def sample_weights(self, clock: Tensor) -> Tensor:
-        step = torch.zeros_like(clock) if self.fixed else clock
-        return self.parameters.initialize(rng.flat_uniform(self.key, step, self.parameters.num))
-
-
-class PoolNetworks(NetworkSampler):
-    """Sample one of the (G, P) trained networks of a pool in every iteration."""
-
-    def __init__(self, network: nn.Module, weights_GP: Tensor, seed: int) -> None:
-        self.parameters, self.weights_GP = FlatParameters(network, weights_GP.device), weights_GP
-        self.key = rng.make_key(seed, "network", device=weights_GP.device)
-
-    def sample_weights(self, clock: Tensor) -> Tensor:
-        return self.weights_GP.index_select(0, rng.random_index(self.key, clock, len(self.weights_GP)))[0]
+        return self.parameters.initialize(rng.flat_uniform(self.key, clock, self.parameters.num))
 
 
 class TrainedNetworks(NetworkSampler):
     """Sample networks that were trained on the real images, in some state of their training.
 
     Args:
-        network: The network with its classifier.
+        network: The network, with its classifier if the images are calibrated.
         weights_EST: S states of E networks with T parameters, in the order of their training. The last is trained.
         seed: The seed of the run.
         kind: "final": the trained state. "checkpoints": any state. "interpolated": between the first state, the
@@ -172,30 +157,22 @@ class BuiltNetworks(NetworkSampler):
         build: Build the network, given the seed of its initialisation.
         seed: The seed of the run.
         device: The device of the parameters.
-        fixed: Use one network in all iterations: the one that a `Model` initialises for this seed without tags.
     """
 
     on_host = True
 
-    def __init__(
-        self, spec: str, build: Callable[[int], nn.Module], seed: int, device: torch.device, *, fixed: bool = False
-    ) -> None:
-        self.spec, self.build, self.seed, self.fixed = spec, build, seed, fixed
+    def __init__(self, spec: str, build: Callable[[int], nn.Module], seed: int, device: torch.device) -> None:
+        self.spec, self.build, self.seed = spec, build, seed
         self.network = build(0)
         self.parameters = FlatParameters(self.network, device, as_built=True)
         self.weights_P = torch.zeros(self.parameters.num, device=device)
 
     def prepare(self, iteration: int) -> None:
-        tags = ("builder",) if self.fixed else ("network", iteration)
-        self.network = self.build(int(rng.make_key(self.seed, *tags)[0]))
+        self.network = self.build(int(rng.make_key(self.seed, "network", iteration)[0]))
         self.weights_P.copy_(networks.flatten_parameters(self.network))
 
-    @contextlib.contextmanager
-    def user_code(self, iteration: int) -> Iterator[None]:
-        """Run the code under global generators seeded for this iteration. Its errors become one line."""
-        seed = int(rng.make_key(self.seed, "user code", iteration)[0])
-        with networks.wrap_user_errors(self.spec), networks.seed_global_rng(seed, self.weights_P.device):
-            yield
+    def user_code(self, iteration: int) -> AbstractContextManager[None]:
+        return run_user_code(f"network {self.spec!r}", self.weights_P.device, self.seed, "user code", iteration)
 
     def sample_weights(self, clock: Tensor) -> Tensor:
         return self.weights_P
@@ -232,14 +209,7 @@ def build_on_meta(spec: str, data: ImageData, *, embedding: bool = False, featur
 
 
 def sample_new_networks(
-    spec: str,
-    data: ImageData,
-    seed: int,
-    compute: ComputeDevice,
-    *,
-    embedding: bool = False,
-    xavier: bool = False,
-    fixed: bool = False,
+    spec: str, data: ImageData, seed: int, compute: ComputeDevice, *, embedding: bool = False, xavier: bool = False
 ) -> NetworkSampler:
     """Return a sampler of newly initialised networks.
 
@@ -250,45 +220,15 @@ def sample_new_networks(
         compute: The device.
         embedding: Remove the classifier.
         xavier: Initialise networks without norms by Xavier's rule. A user's network initialises itself.
-        fixed: Use one network in all iterations.
     """
     if networks.has_default_init(spec):
         network = build_on_meta(spec, data, embedding=embedding)
-        return RandomNetworks(network, seed, compute.device, xavier=xavier, fixed=fixed)
+        return RandomNetworks(network, seed, compute.device, xavier=xavier)
 
     def build(network_seed: int) -> nn.Module:
         return build_network(spec, data, seed=network_seed, embedding=embedding)
 
-    return BuiltNetworks(spec, build, seed, compute.device, fixed=fixed)
-
-
-def make_loop_step(
-    step: Callable[[], None],
-    state: Mapping[str, Tensor],
-    sampler: NetworkSampler,
-    compute: ComputeDevice,
-    *,
-    captured: bool = True,
-) -> Callable[[int], None]:
-    """Return the step that `run_loop` calls with the number of the iteration, captured if possible.
-
-    Args:
-        step: Run the iteration that the clock shows.
-        state: All tensors that the step changes, already restored from the checkpoint.
-        sampler: The sampler of the step's networks. If it works on the host, the step cannot be captured.
-        compute: Device and precision.
-        captured: Capture the step if possible.
-    """
-    if captured and not sampler.on_host:
-        fast_step = capture_step(step, list(state.values()), compute)
-        return lambda iteration: fast_step()
-
-    def step_on_host(iteration: int) -> None:
-        with sampler.user_code(iteration):
-            sampler.prepare(iteration)
-            step()
-
-    return step_on_host
+    return BuiltNetworks(spec, build, seed, compute.device)
 
 
 def make_forward(network: nn.Module, sampler: NetworkSampler, compute: ComputeDevice) -> tuple[Forward, torch.dtype]:

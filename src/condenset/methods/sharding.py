@@ -19,7 +19,7 @@ import torch
 
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
-from condenset.data.transfer import ImageSender, open_shared
+from condenset.data.transfer import DataSender, open_shared
 from condenset.engine.tasks import Engine, SharedValue, Task, TaskSession
 from condenset.errors import UserError, is_number, option
 from condenset.io.directories import temporary_directory, wrap_os_errors
@@ -124,7 +124,7 @@ class DividedJob:
         self.networks: SharedNetworks | None = None
         if self.missing:
             self.networks = self.method.prepare(job.data, job.recipes[0], job.run)
-            self.sender = ImageSender(job.data, engine)
+            self.sender = DataSender(job.data, engine)
 
     @property
     def is_complete(self) -> bool:

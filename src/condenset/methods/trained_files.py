@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor
 
+from condenset import networks
 from condenset.data.image_data import ImageData
 from condenset.errors import UserError
 from condenset.io.directories import wrap_os_errors
-from condenset.io.files import write_tensors
+from condenset.io.files import json_hash, write_tensors
 from condenset.io.metadata import read_tensor_file
 from condenset.runs.context import RunContext
+from condenset.training.protocol import Protocol
+
+Result = TypeVar("Result")
 
 
 def describe_inputs(data: ImageData, run: RunContext) -> dict[str, Any]:
@@ -29,27 +34,55 @@ def describe_inputs(data: ImageData, run: RunContext) -> dict[str, Any]:
     }
 
 
-def write_trained(
-    path: Path, noun: str, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any], seconds: float, run: RunContext
-) -> None:
-    """Write trained tensors.
+def training_metadata(data: ImageData, protocol: Protocol, run: RunContext) -> dict[str, Any]:
+    """Return everything that decides the weights of a network trained on the data, as JSON values."""
+    return {
+        **{key: value for key, value in dataclasses.asdict(protocol).items() if key != "num_networks"},
+        "network": networks.canonical_spec(protocol.network, size=data.size),
+        **describe_inputs(data, run),
+        **({"zca": True} if data.whitening is not None else {}),
+    }
+
+
+def load_or_train(
+    noun: str,
+    metadata: Mapping[str, Any],
+    run: RunContext,
+    *,
+    train: Callable[[], tuple[Mapping[str, Tensor], float]],
+    make_expected: Callable[[], Mapping[str, Tensor]],
+    restore: Callable[[Mapping[str, Tensor], float], Result],
+) -> Result:
+    """Return what was trained with this metadata, from the memory of the run or from its directory; else train it.
 
     Args:
-        path: The file.
-        noun: What the tensors belong to, "network" or "generator".
-        tensors: The tensors by name.
+        noun: What is trained, "network" or "generator".
         metadata: Everything that decides the tensors, as JSON values.
-        seconds: The time of the training.
         run: The run.
+        train: Return the trained tensors by name, and the seconds of the training.
+        make_expected: Return tensors with the names, types and shapes of those in the file.
+        restore: Build the result from the tensors and the seconds.
     """
-    run.verify_identity()
-    with wrap_os_errors(path):
-        write_tensors(path, dict(tensors), {noun: json.dumps({**metadata, "seconds": seconds})})
+    name = json_hash(metadata)[:12]
+    if name not in run.cache:
+        path = run.networks_directory / f"{name}.safetensors" if run.networks_directory else None
+        if path and path.exists():
+            tensors, seconds = read_trained(path, noun, metadata, make_expected())
+        else:
+            tensors, seconds = train()
+            if path:
+                run.verify_identity()
+                with wrap_os_errors(path):
+                    write_tensors(path, dict(tensors), {noun: json.dumps({**metadata, "seconds": seconds})})
+                run.delete_checkpoint()  # of the training
+        run.cache[name] = restore(tensors, seconds)
+    result: Result = run.cache[name]
+    return result
 
 
 def read_trained(
     path: Path, noun: str, metadata: Mapping[str, Any], expected: Mapping[str, Tensor]
-) -> tuple[dict[str, Tensor], float]:
+) -> tuple[Mapping[str, Tensor], float]:
     """Read trained tensors and the seconds of their training.
 
     Args:

@@ -2,7 +2,7 @@
 
 from condenset.networks import alexnet, alexnet_small, convnet, lenet, mlp, resnet, vgg
 from condenset.networks.base import Network
-from condenset.networks.building import build, display_name, seed_global_rng, uses_batch_norm, wrap_user_errors
+from condenset.networks.building import build, display_name, seed_global_rng, uses_batch_norm
 from condenset.networks.convnet_search_space import search_space
 from condenset.networks.embedding import to_embedding
 from condenset.networks.parameters import (
@@ -55,7 +55,6 @@ __all__ = [
     "to_embedding",
     "use_batch_statistics",
     "uses_batch_norm",
-    "wrap_user_errors",
 ]
 
 for _architecture in (

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from condenset.errors import UserError, check, wrap_errors
 from condenset.networks.parameters import allocate, contains_batch_norm, initialize
-from condenset.networks.registry import find_architecture, has_default_init
+from condenset.networks.registry import find_architecture
 from condenset.networks.spec import Architecture
 
 PROBE_SIZES = (32, 64, 256, 1024, 4096)  # image sizes to build a network for, to look for batch norm in it
@@ -25,7 +25,7 @@ def build(spec: str, *, channels: int, size: int, num_classes: int, seed: int = 
     architecture, options = find_architecture(spec)
     device = torch.get_default_device()
     if not architecture.default_init:
-        with wrap_user_errors(spec), torch.device("cpu"), seed_global_rng(seed, torch.device("cpu")):
+        with wrap_errors(f"network {spec!r}"), torch.device("cpu"), seed_global_rng(seed, torch.device("cpu")):
             network = architecture(channels=channels, size=size, num_classes=num_classes, **options)
             _check_built_network(network, channels, size, num_classes)
         return network.to(device)
@@ -53,13 +53,6 @@ def _check_built_network(network: object, channels: int, size: int, num_classes:
     check(bool(trainable), "a network must have trainable parameters", 0)
     dtypes = {parameter.dtype for parameter in trainable} - {torch.float32}
     check(not dtypes, "the parameters of a network must be float32", next(iter(dtypes), None))
-
-
-@contextlib.contextmanager
-def wrap_user_errors(spec: str) -> Iterator[None]:
-    """Turn exceptions in the code of a user's network into a UserError. In a built-in network they are bugs."""
-    with contextlib.nullcontext() if has_default_init(spec) else wrap_errors(f"network {spec!r}"):
-        yield
 
 
 @contextlib.contextmanager

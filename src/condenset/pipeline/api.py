@@ -31,10 +31,10 @@ from condenset.pipeline.evaluation.overlap import is_made_from
 from condenset.runs.context import RunContext
 from condenset.runs.directory import open_work_directory
 from condenset.runs.tasks import open_run_engine
-from condenset.training.evaluation import protocol_for, score_set
 from condenset.training.options import ProtocolOptions
 from condenset.training.protocol import Protocol
 from condenset.training.scores import Scores
+from condenset.training.scoring import protocol_for, score_set
 
 
 @torch_defaults()
@@ -123,7 +123,7 @@ def condense(
     if network := getattr(recipe, "network", None):
         check_network_fits(network, run.compute, channels=data.channels, size=data.size, num_classes=data.num_classes)
     entry = method_of(recipe)
-    check_method_memory(entry.name, data, run.compute, run.memory_limit)
+    check_method_memory(entry.name, data, run.compute, run.memory_limit, zca=recipe.zca)
     engine_options = EngineOptions(engine=engine, address=address, gpus_per_worker=gpus_per_worker)
     if engine_options.engine != "local":
         check_divisible(recipe)

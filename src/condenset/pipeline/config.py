@@ -10,12 +10,13 @@ from condenset import __version__
 from condenset.config import field_names
 from condenset.data.options import LoadOptions
 from condenset.engine.options import EngineOptions
-from condenset.errors import UserError, check_choice, check_type, use_flags
+from condenset.errors import check_choice, check_type
 from condenset.io.bytesize import parse_bytes
-from condenset.io.metadata import CONFIG_MARK, format_toml, read_toml
+from condenset.io.metadata import CONFIG_MARK, format_toml
 from condenset.methods import METHODS, make_recipe
 from condenset.pipeline.plan import WHOLE, Job, Plan
 from condenset.pipeline.request import DEFAULT_IPC
+from condenset.pipeline.settings import pop_options, read_config
 from condenset.training.protocol import make_protocol
 
 PROTOCOL_TABLES = ("protocol", "whole")
@@ -25,10 +26,10 @@ def plan_to_toml(plan: Plan) -> str:
     """Return the plan as TOML."""
     command = "run" if plan.protocol else "condense"
     tables = ("jobs", *PROTOCOL_TABLES, "explicit", "load_options", "engine_options")
-    names = [item.name for item in dataclasses.fields(plan) if item.name not in tables]
+    names = [item.name for item in dataclasses.fields(plan) if item.name not in ("dataset", *tables)]
     lines = [f"{CONFIG_MARK}{__version__}: repeat the run with 'condenset {command} --config THIS_FILE'"]
     options = plan.engine_options.changed_fields() | plan.load_options.changed_fields()
-    lines += format_toml({name: getattr(plan, name) for name in names} | options)
+    lines += format_toml({name: getattr(plan, name) for name in ("dataset", *names)} | options)
     for job in plan.condense_jobs:
         assert job.recipe is not None
         lines += ["", "[[jobs]]", *format_toml({"method": job.method, **job.recipe.config_fields()})]
@@ -38,32 +39,23 @@ def plan_to_toml(plan: Plan) -> str:
     return "\n".join(lines) + "\n"
 
 
-@use_flags(None)  # errors name fields as the file does
 def read_plan(path: Path) -> Plan:
     """Read a plan from a TOML file.
 
     Raises:
         UserError: The file cannot be read, or is not a plan.
     """
-    values = read_toml(path)
-    try:
-        return _parse_plan(values)
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from None
-    except (TypeError, KeyError, AttributeError, ValueError):  # a value of the wrong type, or no jobs
-        raise UserError(f"{path} is not a recipe of condenset: give the recipe.toml of a run") from None
+    return read_config(path, _parse_plan, "a recipe of condenset: give the recipe.toml of a run")
 
 
 def _parse_plan(values: dict[str, Any]) -> Plan:
     """Build a plan from the values of a TOML file."""
-    load_names, engine_names = field_names(LoadOptions), field_names(EngineOptions)
-    names = [*(field_names(Plan) - {"explicit", "load_options", "engine_options"}), *load_names, *engine_names]
+    names = field_names(Plan) - {"explicit", "load_options", "engine_options"}
+    names |= field_names(LoadOptions) | field_names(EngineOptions)
     for name in values:
         check_choice("a key of the recipe", name, sorted(names))
-    others = {"jobs", *PROTOCOL_TABLES, *load_names, *engine_names}
-    settings = {name: value for name, value in values.items() if name not in others}
-    settings["engine_options"] = EngineOptions(**{name: values[name] for name in engine_names & values.keys()})
-    settings["load_options"] = LoadOptions(**{name: values[name] for name in load_names & values.keys()})
+    options = {"engine_options": pop_options(values, EngineOptions), "load_options": pop_options(values, LoadOptions)}
+    settings = {name: value for name, value in values.items() if name not in ("jobs", *PROTOCOL_TABLES)} | options
     if "memory_limit" in settings:
         settings["memory_limit"] = parse_bytes(settings["memory_limit"])
     explicit = {table: values[table] for table in PROTOCOL_TABLES if table in values}

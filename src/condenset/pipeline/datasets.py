@@ -8,7 +8,7 @@ import os
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from condenset.config import make_config
 from condenset.data.file_scan import DatasetWarning
@@ -19,24 +19,7 @@ from condenset.data.options import LoadOptions
 from condenset.data.sources import find_registered_name
 from condenset.errors import UserError, check
 from condenset.io.user_directories import absolute_path
-
-
-class DatasetConfig(Protocol):
-    """The fields of a plan or an experiment config that identify its dataset."""
-
-    @property
-    def dataset(self) -> str: ...
-    @property
-    def data_dir(self) -> str | None: ...
-    @property
-    def load_options(self) -> LoadOptions: ...
-    @property
-    def fingerprint(self) -> str: ...
-    @property
-    def test_fingerprint(self) -> str: ...
-
-
-Config = TypeVar("Config", bound=DatasetConfig)
+from condenset.pipeline.settings import RunSettings
 
 
 def resolve_load_options(fields: Mapping[str, Any]) -> LoadOptions:
@@ -66,7 +49,7 @@ def is_same_dataset(dataset: str, other: str) -> bool:
         return dataset == other
 
 
-def relocate(config: Config, directory: Path, dataset: str | None, test: str | None) -> Config:
+def relocate(config: RunSettings, directory: Path, dataset: str | None, test: str | None) -> RunSettings:
     """Return the config of a run with the paths that its data have now.
 
     Args:
@@ -81,10 +64,10 @@ def relocate(config: Config, directory: Path, dataset: str | None, test: str | N
     if test is not None:
         check(options.test is not None, f"{directory} has no test images of their own path", test)
         options = resolve_load_options(options.changed_fields() | {"test": test})
-    return dataclasses.replace(config, dataset=new_dataset, load_options=options)  # type: ignore[type-var]
+    return dataclasses.replace(config, dataset=new_dataset, load_options=options)
 
 
-def reload_data(config: DatasetConfig, moved: DatasetConfig, directory: Path) -> Splits:
+def reload_data(config: RunSettings, moved: RunSettings, directory: Path) -> Splits:
     """Load the data that a run or an experiment began with.
 
     Args:

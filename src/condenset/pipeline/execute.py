@@ -7,17 +7,18 @@ from pathlib import Path
 
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData, Splits
+from condenset.data.ipc import job_name
 from condenset.io.directories import wrap_os_errors
 from condenset.methods import METHODS, Recipe
 from condenset.pipeline.condensing import SetRequest, condense_missing, load_or_condense, load_stored_set
-from condenset.pipeline.plan import Job, Plan, job_name
+from condenset.pipeline.plan import Job, Plan
 from condenset.pipeline.remaining_time import CONDENSING, SCORING, RemainingTime
 from condenset.pipeline.results import Record, make_record, read_results, write_results
 from condenset.report.charts import save_comparison
 from condenset.report.grid import save_grid
 from condenset.runs.context import RunContext
-from condenset.training.evaluation import ScoreRequest, score_set, score_together
 from condenset.training.scores import name_protocol
+from condenset.training.scoring import ScoreRequest, score_set, score_together
 
 WHOLE_NETWORK = "networks/whole.safetensors"  # trained on the whole dataset; the report shows its features
 

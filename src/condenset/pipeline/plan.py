@@ -10,20 +10,17 @@ from typing import Any
 
 from condenset.augment import remove_unused_flip
 from condenset.data.image_data import ImageData
-from condenset.data.ipc import Ipc, format_ipc, resolve_ipc
-from condenset.data.options import LoadOptions
+from condenset.data.ipc import Ipc, job_name, resolve_ipc
 from condenset.data.streamed_store import check_images_fit
 from condenset.data.whitening import check_whitening_size
-from condenset.engine.device import ComputeDevice
 from condenset.engine.memory import check_network_fits
-from condenset.engine.options import EngineOptions
-from condenset.engine.threads import check_threads
 from condenset.errors import UserError, check, check_int
 from condenset.methods import METHODS, Recipe, make_recipe
 from condenset.methods.common import images_per_class
-from condenset.methods.registry import check_method_memory
+from condenset.methods.registry import check_method_memory, find_shared
 from condenset.methods.sharding import check_divisible
 from condenset.pipeline.request import DEFAULT_IPC, RunRequest
+from condenset.pipeline.settings import RunSettings
 from condenset.runs.snapshots import MAX_SNAPSHOTS
 from condenset.training.protocol import Protocol, is_large, make_protocol, without_overridden
 
@@ -55,58 +52,27 @@ class Job:
         return job_name(self.method, self.ipc)
 
 
-def job_name(method: str, ipc: object) -> str:
-    """Return METHOD-IPC, such as `dm-10`, or `dm-3to47` if the numbers differ by class; without ipc, the method."""
-    return method if ipc is None else f"{method}-{format_ipc(ipc, 'to')}"
-
-
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class Plan(RunSettings):
     """Everything that decides the result of a run.
 
     Attributes:
-        dataset: Name or absolute path of the dataset.
         jobs: What to condense and score, in order.
         protocol: How sets are scored. None: they are not.
         whole: How the whole dataset is scored. None: it is not.
-        seed: Seed of all random streams.
-        device: Device to compute on.
-        precision: Precision of the computation.
-        threads: Number of CPU threads, which changes the last digits. None: the device is not a CPU, or unknown.
-        memory_limit: Bytes. It does not change the result, but a resumed run respects it too.
         snapshots: Number of iterates whose images are kept for the report. It does not change the result.
-        data_dir: Directory of the datasets. None: the default.
-        load_options: How the dataset is read. Its fields are keys of recipe.toml.
-        engine_options: Where the run is computed. Its fields are keys of recipe.toml. They do not change the result.
-        fingerprint: Fingerprint of the training images. Empty: unknown.
-        test_fingerprint: Fingerprint of the test images. Empty: unknown, or the sets are not scored.
         explicit: The tables `protocol` and `whole` as a config file states them, without presets.
     """
 
-    dataset: str
     jobs: tuple[Job, ...]
     protocol: Protocol | None = None
     whole: Protocol | None = None
-    seed: int = 0
-    device: str = "cpu"
-    precision: str = "float32"
-    threads: int | None = None
-    memory_limit: int | None = None
     snapshots: int = 0
-    data_dir: str | None = None
-    load_options: LoadOptions = field(default_factory=LoadOptions)
-    engine_options: EngineOptions = field(default_factory=EngineOptions)
-    fingerprint: str = ""
-    test_fingerprint: str = ""
     explicit: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
-        for name in ("dataset", "device", "precision", "data_dir", "fingerprint", "test_fingerprint"):
-            value = getattr(self, name)
-            check(isinstance(value, str) or (name, value) == ("data_dir", None), f"{name} must be text", value)
-        object.__setattr__(self, "seed", check_int("seed", self.seed))
+        super().__post_init__()
         object.__setattr__(self, "snapshots", check_int("snapshots", self.snapshots, 0, MAX_SNAPSHOTS))
-        check_threads(self.threads)
         check(bool(self.condense_jobs), "a run must have at least one job", list(self.jobs))
         names = [job.name for job in self.jobs]
         repeated = sorted({name for name in names if names.count(name) > 1})
@@ -119,9 +85,8 @@ class Plan:
 
     def jobs_to_share(self, job: Job) -> list[Job]:
         """Return the later jobs whose sets can be learned at once with the set of this job."""
-        later_jobs = self.condense_jobs[self.condense_jobs.index(job) + 1 :]
-        same_method = [other for other in later_jobs if other.method == job.method]
-        return [other for other in same_method if METHODS[job.method].can_share(job.recipe, other.recipe)]
+        shared = find_shared({other.name: other.recipe for other in self.jobs if other.recipe})[job.name]
+        return [other for other in self.jobs if other.name in shared]
 
     def set_path(self, job: Job, directory: Path) -> Path:
         """Return the file of a job's set in a run directory."""
@@ -163,7 +128,7 @@ def check_plan(plan: Plan, data: ImageData) -> None:
     """Check before the run what would fail late: networks that do not fit the images, and sets larger than a class."""
     specs = [getattr(job.recipe, "network", None) for job in plan.jobs]
     specs += [protocol.network for protocol in (plan.protocol, plan.whole) if protocol]
-    compute = ComputeDevice.select(plan.device, plan.precision)
+    compute = plan.compute
     for spec in dict.fromkeys(spec for spec in specs if spec):
         check_network_fits(spec, compute, channels=data.channels, size=data.size, num_classes=data.num_classes)
     if plan.engine_options.engine != "local" and len(plan.condense_jobs) == 1:
@@ -174,7 +139,7 @@ def check_plan(plan: Plan, data: ImageData) -> None:
             METHODS[job.method].check(data, job.recipe, compute, plan.memory_limit)
             if job.recipe.zca:
                 check_whitening_size(data.images[0].numel())
-            check_method_memory(job.method, data, compute, plan.memory_limit)
+            check_method_memory(job.method, data, compute, plan.memory_limit, zca=job.recipe.zca)
     if plan.whole:
         check_images_fit(data, compute, None, "scoring the whole dataset", "leave it out with --no-whole")
 

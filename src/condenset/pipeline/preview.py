@@ -79,7 +79,7 @@ def describe_recipe(recipe: Recipe, data: ImageData, compute: ComputeDevice, mem
     if estimate is None:
         return text or "no settings"
     memory = f"about {format_bytes(estimate(data, recipe, compute, memory_limit))} of memory"
-    streamed = method_of(recipe).streams_images and is_streamed(data, compute, memory_limit)
+    streamed = method_of(recipe).streams_images and is_streamed(data, compute, memory_limit, zca=recipe.zca)
     return f"{text} ({memory}{', images streamed from disk' if streamed else ''})"
 
 

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from condenset import networks
-from condenset.config import field_names
+from condenset.config import field_names, type_name
 from condenset.data.ipc import check_ipc_share
 from condenset.errors import UserError, check, check_choice
-from condenset.methods import METHODS, DMRecipe, MTTRecipe, Recipe, make_recipe
+from condenset.methods import METHODS, DMRecipe, Recipe, make_recipe
 from condenset.methods.matching.recipe import POOL_SAMPLERS
 from condenset.methods.registry import check_schedule
+from condenset.methods.unrolled.mtt_recipe import MTTRecipe
 from condenset.training.protocol import make_protocol
 
 DEFAULT_IPC = Recipe.ipc
@@ -117,7 +118,7 @@ def _uses_pool(method: str, fields: Mapping[str, Any]) -> bool:
 
 
 def parse_settings(settings: Sequence[str]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """Parse settings such as "kernel=rbf" or "dsa.outer_steps=5".
+    """Parse settings such as "kernel=features" or "dsa.outer_steps=5".
 
     Returns:
         `recipe_fields` and `method_fields` of a `RunRequest`.
@@ -129,25 +130,26 @@ def parse_settings(settings: Sequence[str]) -> tuple[dict[str, Any], dict[str, d
         check(bool(equals), "a setting must be FIELD=VALUE or METHOD.FIELD=VALUE", setting)
         method, dot, name = target.strip().rpartition(".")
         recipes = [METHODS.lookup(method).recipe] if dot else [entry.recipe for entry in METHODS.values()]
-        types = {item.name: str(item.type) for recipe in recipes for item in dataclasses.fields(recipe)}
+        types = {item.name: type_name(item) for recipe in recipes for item in dataclasses.fields(recipe)}
         del types["ipc"]  # `--ipc` sets it
         check_choice(f"an option of {method or 'a method'}", name, sorted(types))
         fields = method_fields.setdefault(method, {}) if dot else recipe_fields
         check(name not in fields, "a setting must be given once", target.strip())
-        fields[name] = _parse_value(name, types[name], value.strip())
+        fields[name] = _parse_value(name, types[name].removesuffix(" | None"), value.strip())
     return recipe_fields, method_fields
 
 
-def _parse_value(name: str, type_name: str, text: str) -> Any:
+def _parse_value(name: str, expected_type: str, text: str) -> Any:
     """Convert the text of a setting to the type of its field."""
-    if type_name == "str":
-        return text
     parsers: dict[str, tuple[str, Callable[[str], Any]]] = {
         "int": ("a whole number", int),
         "float": ("a number", float),
+        "str": ("text", str),
         "bool": ("true or false", {"true": True, "false": False}.__getitem__),
     }
-    expected, parse = parsers[type_name.removesuffix(" | None")]
+    if expected_type not in parsers:
+        raise UserError(f"{name} cannot be set by --set: its type is {expected_type}, not {', '.join(parsers)}")
+    expected, parse = parsers[expected_type]
     try:
         return parse(text)
     except (KeyError, ValueError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -26,6 +27,19 @@ RECORD_FIELDS = ("method", "ipc", "network", "condense_seconds")  # fields that 
 MAX_CONFUSION_CLASSES = 100  # of a confusion matrix in results.json, which has a number for each pair of classes
 RESULTS_HINT = "delete it, and a resumed run writes it again"
 SCORE_FIELDS = ("accuracies", "accuracy_mean", "accuracy_std")  # fields that the record of a scored set needs
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunResult:
+    """A finished run or evaluation.
+
+    Attributes:
+        directory: The run directory, with results.json; that of a run also has the sets, figures and the report.
+        records: The contents of results.json.
+    """
+
+    directory: Path
+    records: list[Record]
 
 
 def make_record(dataset: str, train_set: CondensedSet | ImageData, scores: Scores | None, run: RunContext) -> Record:

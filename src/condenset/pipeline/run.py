@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -16,19 +13,18 @@ from condenset.data.image_data import Splits
 from condenset.data.loading import load_splits
 from condenset.data.opening import absolute_dataset_path, is_known_name
 from condenset.data.options import LoadOptions
-from condenset.engine.device import ComputeDevice
 from condenset.engine.options import EngineOptions
 from condenset.engine.tasks import Engine
 from condenset.errors import UserError
 from condenset.io.dataset_names import NO_DATASET
-from condenset.io.user_directories import absolute_path
 from condenset.pipeline.config import plan_to_toml, read_plan
 from condenset.pipeline.datasets import reload_data, relocate, resolve_load_options
 from condenset.pipeline.execute import execute_plan
 from condenset.pipeline.plan import Plan, check_plan, make_plan
 from condenset.pipeline.report.run import write_run_report
 from condenset.pipeline.request import RunRequest
-from condenset.pipeline.results import Record
+from condenset.pipeline.results import RunResult
+from condenset.pipeline.settings import choose_compute, make_data_dir_absolute, no_session
 from condenset.runs.context import RunContext
 from condenset.runs.directory import (
     check_output_directory,
@@ -37,33 +33,13 @@ from condenset.runs.directory import (
     reopen_run_directory,
 )
 from condenset.runs.identity import RunIdentity, create_run
-from condenset.runs.tasks import open_run_engine
 
 RunSession = Callable[[Plan, Splits, RunContext], AbstractContextManager[None]]
+ShowResult = Callable[[RunResult], None]
 
 RECIPE = "recipe.toml"
 CONFIG_SETTINGS = ("dataset", "seed", "device", "precision", "threads", "memory_limit", "snapshots", "data_dir")
 DEFAULT_SNAPSHOTS = 10
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunResult:
-    """A finished run.
-
-    Attributes:
-        directory: The run directory, with the sets, results.json, figures and the report.
-        records: The contents of results.json.
-    """
-
-    directory: Path
-    records: list[Record]
-
-
-ShowResult = Callable[[RunResult], None]
-
-
-def _no_session(plan: Plan, splits: Splits, run: RunContext) -> AbstractContextManager[None]:
-    return contextlib.nullcontext()
 
 
 def _show_nothing(result: RunResult) -> None:
@@ -76,7 +52,7 @@ def start_run(
     out: Path | None = None,
     overwrite: bool = False,
     report: bool = False,
-    session: RunSession = _no_session,
+    session: RunSession = no_session,
     show_result: ShowResult = _show_nothing,
     **arguments: Any,
 ) -> RunResult:
@@ -94,7 +70,7 @@ def start_run(
     """
     plan, splits = plan_run(request, out=out, overwrite=overwrite, **arguments)
     with (
-        _open_engine(plan) as engine,  # first: if it fails, there is no directory to remove
+        plan.open_engine() as engine,  # first: if it fails, there is no directory to remove
         claim_run_directory(out, default_run_directory(splits.train.name), overwrite=overwrite) as directory,
     ):
         identity = create_run(directory, RECIPE, plan_to_toml(plan))
@@ -147,7 +123,7 @@ def resume_run(
     moved_to: str | None = None,
     test_moved_to: str | None = None,
     report: bool = False,
-    session: RunSession = _no_session,
+    session: RunSession = no_session,
     show_result: ShowResult = _show_nothing,
     engine_fields: Mapping[str, Any] = MappingProxyType({}),
     **changes: Any,
@@ -164,13 +140,10 @@ def resume_run(
         changes: Settings that may change: `device`, `memory_limit`, `data_dir`.
     """
     with reopen_run_directory(directory, RECIPE, read_plan) as (stored, identity):
-        engine_options = stored.engine_options.override(**engine_fields)
-        engine_options.check_installed()
-        plan = dataclasses.replace(stored, engine_options=engine_options, **_absolute_data_dir(changes))
-        moved = relocate(plan, directory, moved_to, test_moved_to)
-        splits = reload_data(plan, moved, directory)
+        plan = stored.override(engine_fields, **changes)
+        splits = reload_data(plan, relocate(plan, directory, moved_to, test_moved_to), directory)
         check_plan(plan, splits.train)
-        with _open_engine(plan) as engine:
+        with plan.open_engine() as engine:
             return _execute(plan, splits, identity, engine, session, show_result, report=report)
 
 
@@ -180,13 +153,11 @@ def _resolve_settings(base: Plan | None, dataset: str | None, settings: dict[str
         raise UserError(NO_DATASET)
     defaults: dict[str, Any] = {"data_dir": None, "snapshots": DEFAULT_SNAPSHOTS}
     from_config = {name: getattr(base, name) for name in CONFIG_SETTINGS} if base else {}
-    resolved = {**defaults, **from_config, **_absolute_data_dir(settings)}
+    resolved = {**defaults, **from_config, **make_data_dir_absolute(settings)}
     if dataset is not None:
         resolved["dataset"] = absolute_dataset_path(dataset, resolved["data_dir"])
-    compute = ComputeDevice.select(resolved.get("device"), resolved.get("precision"))
-    default_threads = resolved["engine_options"].default_threads or compute.threads
-    threads = compute.threads and (resolved.get("threads") or default_threads)
-    return resolved | {"device": str(compute.device), "precision": compute.precision, "threads": threads}
+    compute = {name: resolved.get(name) for name in ("device", "precision", "threads")}
+    return resolved | choose_compute(resolved["engine_options"], **compute)
 
 
 def _resolve_load_options(base: Plan | None, dataset: str, fields: Mapping[str, Any]) -> LoadOptions:
@@ -201,17 +172,6 @@ def _resolve_load_options(base: Plan | None, dataset: str, fields: Mapping[str, 
     return resolve_load_options(from_config | dict(fields))
 
 
-def _absolute_data_dir(settings: dict[str, Any]) -> dict[str, Any]:
-    """Make `data_dir` absolute, because a run may be resumed from another working directory."""
-    data_dir = settings.get("data_dir")
-    return settings if data_dir is None else settings | {"data_dir": absolute_path(data_dir)}
-
-
-def _open_engine(plan: Plan) -> AbstractContextManager[Engine | None]:
-    """Open the engine of a run, with the number of CPU threads that the run began with."""
-    return open_run_engine(plan.engine_options, ComputeDevice.select(plan.device, plan.precision), plan.threads)
-
-
 def _execute(
     plan: Plan,
     splits: Splits,
@@ -223,18 +183,9 @@ def _execute(
     report: bool,
 ) -> RunResult:
     """Execute a plan in the directory of a run. The arguments are those of `start_run`."""
-    directory, compute = identity.directory, ComputeDevice.select(plan.device, plan.precision)
-    run = RunContext(
-        seed=plan.seed,
-        compute=compute,
-        directory=directory,
-        identity=identity,
-        memory_limit=plan.memory_limit,
-        engine=engine,
-        num_snapshots=plan.snapshots,
-    )
+    run = plan.make_run(identity, engine, num_snapshots=plan.snapshots)
     with session(plan, splits, run):
-        result = RunResult(directory=directory, records=execute_plan(plan, splits, run))
+        result = RunResult(directory=identity.directory, records=execute_plan(plan, splits, run))
         show_result(result)  # before the report, which takes seconds and may fail
         if report and plan.protocol:
             write_run_report(run, splits)

@@ -10,13 +10,12 @@ import torch
 
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.ipc import format_ipc
-from condenset.errors import UserError, format_names, warn_user
+from condenset.errors import UserError, format_command, format_names, warn_user
 from condenset.io.bytesize import format_bytes
 from condenset.io.finished_sets import find_packaged_set
-from condenset.io.metadata import read_json
+from condenset.io.metadata import holds_config, read_json
 from condenset.pipeline.config import read_plan
 from condenset.pipeline.results import RECORD_FIELDS, SCORE_FIELDS, is_record
-from condenset.runs.directory import is_run_directory
 from condenset.training.scores import format_accuracy
 
 MAX_CLASS_NAMES = 5  # in set_summary
@@ -36,7 +35,7 @@ def find_sets(path: Path) -> list[Path]:
         raise UserError(f"{path} is an experiment: its sets are in the directories of {path / 'parts'}")
     if (path / "evaluation.toml").is_file():
         raise UserError(f"{path} is an evaluation, which has no sets: give the sets that it scored")
-    if is_run_directory(path):
+    if holds_config(path):
         return _find_run_sets(path)
     files = sorted(path.glob("*.safetensors"))
     if not files:
@@ -49,7 +48,7 @@ def _find_run_sets(directory: Path) -> list[Path]:
     plan = read_plan(directory / "recipe.toml")
     paths = [plan.set_path(job, directory) for job in plan.condense_jobs]
     files = [path for path in paths if path.exists()]
-    finish = f"finish it with 'condenset resume {directory}'"
+    finish = f"finish it with '{format_command('resume', directory)}'"
     if not files:
         raise UserError(f"{directory} is an unfinished run without a set: {finish}")
     if len(files) < len(paths):
@@ -60,7 +59,7 @@ def _find_run_sets(directory: Path) -> list[Path]:
 
 def find_scores(condensed: CondensedSet, file: Path) -> str | None:
     """Return the accuracy of a set in the results of its run, as text; None if there is none."""
-    directory = next((path for path in file.absolute().parents[:2] if is_run_directory(path)), None)
+    directory = next((path for path in file.absolute().parents[:2] if holds_config(path)), None)
     if directory is None or not (directory / "results.json").is_file():
         return None
     provenance = condensed.provenance

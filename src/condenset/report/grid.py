@@ -16,6 +16,7 @@ from condenset.data.condensed_set import CondensedSet
 from condenset.data.ipc import format_ipc
 from condenset.io.files import write_file
 from condenset.report.fonts import default_font, displayable_names, load_font
+from condenset.runs.snapshots import hard_labels
 
 MAX_COLUMNS, MAX_ROWS = 20, 40  # per set, so that a grid fits a screen
 MIN_TILE_SIZE = 32  # pixels; smaller images are enlarged by a whole factor
@@ -71,14 +72,9 @@ def draw_grid(sets: Sequence[CondensedSet], captions: Sequence[str] = ()) -> Ima
     return canvas
 
 
-def _class_labels(condensed: CondensedSet) -> Tensor:
-    """Return one class per image; for soft labels, the most likely one."""
-    return condensed.labels if condensed.labels.ndim == 1 else condensed.labels.argmax(1)
-
-
 def _rows(condensed: CondensedSet, num_classes: int) -> list[NDArray[np.uint8]]:
     """Return (N, H, W, C) pixels of the first images of each of the first classes."""
-    labels = _class_labels(condensed)
+    labels = hard_labels(condensed.labels)
     return [_to_pixels(condensed.images[labels == label][:MAX_COLUMNS]) for label in range(num_classes)]
 
 
@@ -97,7 +93,7 @@ def _caption(condensed: CondensedSet) -> str:
     recipe = condensed.provenance.get("recipe", {})
     caption = shorten_name(f"{condensed.provenance.get('method', '')} {format_ipc(recipe.get('ipc', ''))}".strip())
     caption = caption if load_font(caption) else ascii(caption)
-    is_complete = int(_class_labels(condensed).bincount().max()) <= MAX_COLUMNS
+    is_complete = int(hard_labels(condensed.labels).bincount().max()) <= MAX_COLUMNS
     return caption if is_complete else f"{caption}, {MAX_COLUMNS} shown"
 
 

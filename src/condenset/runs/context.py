@@ -101,24 +101,6 @@ class RunContext:
         return replace(self, **{"previous_seconds": 0.0, "checkpoint_timer": CheckpointTimer(), **fields})
 
     @property
-    def listening(self) -> bool:
-        """Whether a loop of this run or of a derived one checks `stop_requested`."""
-        return self.stop.listening
-
-    @listening.setter
-    def listening(self, value: bool) -> None:
-        self.stop.listening = value
-
-    @property
-    def stop_requested(self) -> int:
-        """The number of the signal that asked to stop, or 0."""
-        return self.stop.requested
-
-    @stop_requested.setter
-    def stop_requested(self, value: int) -> None:
-        self.stop.requested = value
-
-    @property
     def networks_directory(self) -> Path | None:
         """The directory of networks trained on the whole dataset."""
         directory = self.shared_directory or self.directory

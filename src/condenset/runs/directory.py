@@ -47,18 +47,21 @@ FILES = (  # of a run directory, in addition to sets/ and networks/
     IDENTITY,
     *CONFIG_FILES,  # removed last: one of them marks a run directory
 )
+RANKING = "ranking.json"  # a ranking may share the directory of a run, which does not remove its files
+RANKING_CHECKPOINT = "ranking.checkpoint"
 WORK_FILES = {  # of Python calls
     "condensed.safetensors",
     "condensed.png",
     "events.jsonl",
     "checkpoint",
     "checkpoint.previous",
+    RANKING,
+    RANKING_CHECKPOINT,
+    f"{RANKING_CHECKPOINT}.previous",
     "networks",
     "tasks",
 }
 MAX_NAME_BYTES = 200  # of a directory; most file systems allow 255, and a number may be appended
-RANKING = "ranking.json"  # a ranking may share the directory of a run, which does not remove its files
-RANKING_CHECKPOINT = "ranking.checkpoint"
 
 
 def default_run_directory(name: str) -> Path:
@@ -140,7 +143,7 @@ def check_output_directory(out: Path | None, *, overwrite: bool) -> None:
         leftovers = {*find_temporary_files(out, _written_names(out)), out / IDENTITY}  # of a killed process
         if not out.is_dir() or not set(out.iterdir()) - leftovers:
             return
-    if not is_run_directory(out):
+    if not holds_config(out):
         raise UserError(f"{out} must be empty or a run directory, but contains other files: choose another --out")
     if not overwrite:
         check_no_run(out)
@@ -157,29 +160,17 @@ def open_work_directory(directory: Path, run: RunContext) -> Iterator[None]:
     with wrap_os_errors(directory):
         names = {path.name for path in directory.iterdir()} if directory.is_dir() else set()
     others = {name for name in names - WORK_FILES if not name.startswith(".")}
-    if others and not is_run_directory(directory):
+    if others and not holds_config(directory):
         raise UserError(f"{directory} must be empty or come from an earlier call, but contains {min(others)!r}")
     ensure_writable(directory)
     with lock_directory(directory):
         remove_temporary_run_files(directory)
-        with open_identity(directory, run):
+        run.directory = directory
+        run.identity = open_directory(directory, {"threads": torch.get_num_threads()})
+        threads = run.identity.settings.get("threads")
+        is_valid = type(threads) is int and 1 <= threads <= MAX_THREADS
+        with use_threads(threads if is_valid and run.compute.threads else None):
             yield
-
-
-@contextlib.contextmanager
-def open_identity(directory: Path, run: RunContext) -> Iterator[None]:
-    """Set the directory of a run and its identity, and use the number of CPU threads that the directory began with."""
-    run.directory = directory
-    run.identity = open_directory(directory, {"threads": torch.get_num_threads()})
-    threads = run.identity.settings.get("threads")
-    is_valid = type(threads) is int and 1 <= threads <= MAX_THREADS
-    with use_threads(threads if is_valid and run.compute.threads else None):
-        yield
-
-
-def is_run_directory(directory: Path) -> bool:
-    """Return whether a directory contains a recipe, an experiment or an evaluation that condenset wrote."""
-    return holds_config(directory)
 
 
 def _clear(directory: Path) -> None:

@@ -125,13 +125,13 @@ class _LoopMonitor:
         if time.monotonic() - self._last_report >= SYNC_SECONDS:
             self._last_report = time.monotonic()
             self.run.progress.update(self._step + self._step_share, self._note)
-        if self._can_stop and self.run.stop_requested:
+        if self._can_stop and self.run.stop.requested:
             raise Interrupted
 
     def is_due(self, done: int) -> bool:
         """Return whether to wait for the device after `done` iterations."""
         late = time.monotonic() - self._last_sync >= SYNC_SECONDS or done - self._last_step >= self._max_steps
-        return late or bool(self.run.stop_requested) or done in self._snapshot_steps
+        return late or bool(self.run.stop.requested) or done in self._snapshot_steps
 
     def sync(self, done: int) -> None:
         """Wait until `done` iterations are computed, and report and save them."""
@@ -144,7 +144,7 @@ class _LoopMonitor:
         if losses:
             self.save_snapshots(done)  # before the checkpoint that a resume starts from
         self._last_step = done
-        stopping = bool(self.run.stop_requested)
+        stopping = bool(self.run.stop.requested)
         self.run.save_checkpoint(done, seconds, self.state, force=stopping)
         if stopping:
             raise Interrupted
@@ -193,7 +193,7 @@ def track_progress(run: RunContext, description: str, total: int, done: int = 0)
 
     def report(done: int, note: str = "") -> None:
         run.progress.update(done, note)
-        if run.stop_requested:
+        if run.stop.requested:
             raise Interrupted
 
     with _listen(run, description, total, done):
@@ -204,9 +204,9 @@ def track_progress(run: RunContext, description: str, total: int, done: int = 0)
 def _listen(run: RunContext, description: str, total: int, done: int) -> Iterator[None]:
     """Show progress while a loop checks for stop requests."""
     run.progress.start(description, total, done)
-    was_listening, run.listening = run.listening, True
+    was_listening, run.stop.listening = run.stop.listening, True
     try:
         yield
     finally:
-        run.listening = was_listening
+        run.stop.listening = was_listening
         run.progress.stop()

@@ -17,7 +17,7 @@ from condenset.engine.options import EngineOptions
 from condenset.engine.tasks import Engine, Files, Task, TaskMonitor, TaskSession, read_files, write_files
 from condenset.engine.threads import use_threads
 from condenset.io.directories import temporary_directory, wrap_os_errors
-from condenset.io.progress import NullProgress, print_notice
+from condenset.io.progress import NullProgress, limit_progress, print_notice
 from condenset.runs import checkpoint
 from condenset.runs.context import RunContext
 from condenset.runs.loop import Interrupted, track_progress
@@ -57,6 +57,11 @@ class WorkerSettings:
         )
 
 
+def choose_threads(options: EngineOptions, compute: ComputeDevice, threads: int | None = None) -> int | None:
+    """Return the CPU threads of a run: those it began with, else the default of the engine. None: no CPU computes."""
+    return compute.threads and (threads or options.default_threads or compute.threads)
+
+
 @contextlib.contextmanager
 def open_run_engine(
     options: EngineOptions, compute: ComputeDevice, threads: int | None = None, *, verbose: bool = True
@@ -72,9 +77,9 @@ def open_run_engine(
     options.check_installed()
     if options.engine == "ray":
         place = "Starting Ray" if options.address is None else f"Connecting to Ray at {options.address}"
-        print_notice(place, verbose=verbose)
-    present = compute.threads  # None: the device is not a CPU
-    threads = present and (threads or options.default_threads or present)
+        with limit_progress(verbose):
+            print_notice(place)
+    threads = choose_threads(options, compute, threads)
     uses_gpu = compute.device.type == "cuda"
     with use_threads(threads), options.open(uses_gpu=uses_gpu, threads=threads) as engine:
         yield engine
@@ -119,7 +124,7 @@ class _SessionProgress(NullProgress):
 
     def _report(self, *, force: bool = False) -> None:
         if self.session.report(self.share, force=force):
-            self.run.stop_requested = signal.SIGINT
+            self.run.stop.requested = signal.SIGINT
 
 
 class _RunMonitor(TaskMonitor):
@@ -132,7 +137,7 @@ class _RunMonitor(TaskMonitor):
         self.num_done = 0
 
     def stop_requested(self) -> bool:
-        return bool(self.run.stop_requested)
+        return bool(self.run.stop.requested)
 
     def read_files(self, index: int) -> dict[str, bytes]:
         return read_files(self.directory / self.tasks[index].key)
@@ -203,7 +208,7 @@ def run_tasks(
         for index, result in run.engine.run(tasks, monitor):
             monitor.finish(index)
             yield index, directory / tasks[index].key, result
-        if run.stop_requested:
+        if run.stop.requested:
             raise Interrupted
 
 

@@ -22,7 +22,7 @@ from condenset.runs.directory import RANKING_CHECKPOINT
 from condenset.runs.events import is_fraction
 from condenset.training.checkpoint import TrainingCheckpoint
 from condenset.training.dataset import DeviceDataset
-from condenset.training.network_scoring import evaluation_hash, normalize_like
+from condenset.training.evaluation import evaluation_hash, normalize_like
 from condenset.training.parallel import MAX_PARALLEL, train_in_parallel
 from condenset.training.protocol import Protocol
 from condenset.training.trainer import Trainer

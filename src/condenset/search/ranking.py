@@ -20,20 +20,13 @@ from condenset.data.split import train_val_split
 from condenset.engine import ComputeDevice
 from condenset.engine.defaults import torch_defaults
 from condenset.engine.options import EngineOptions
-from condenset.errors import UserError, check, check_path, check_path_encoding, check_type, warn_user
-from condenset.io.directories import (
-    ensure_writable,
-    is_empty,
-    lock_directory,
-    remove_temporary_files,
-    wrap_os_errors,
-)
+from condenset.errors import UserError, check, check_path, check_type, warn_user
+from condenset.io.directories import wrap_os_errors
 from condenset.io.files import write_file
-from condenset.io.metadata import read_json
 from condenset.io.progress import make_progress
 from condenset.networks import Architectures
 from condenset.runs.context import RunContext
-from condenset.runs.directory import RANKING, RANKING_CHECKPOINT, is_run_directory, open_identity
+from condenset.runs.directory import RANKING, open_work_directory
 from condenset.runs.loop import track_progress
 from condenset.runs.tasks import open_run_engine
 from condenset.search.ranker import VALIDATION, Ranker
@@ -175,30 +168,13 @@ def rank(
         if directory is None:
             return rank_architectures(architectures, train_set, data, protocol, run)
         check_path("directory", directory)
-        return _rank_in_directory(Path(directory), architectures, train_set, data, protocol, run)
-
-
-def _rank_in_directory(
-    directory: Path,
-    architectures: Architectures,
-    train_set: CondensedSet | ImageData,
-    data: ImageData,
-    protocol: Protocol,
-    run: RunContext,
-) -> Ranking:
-    """Rank architectures in a directory, and write ranking.json there."""
-    run.directory = directory
-    _check_directory(run.directory, run)
-    ensure_writable(run.directory)
-    with lock_directory(run.directory):
-        with wrap_os_errors(run.directory):
-            remove_temporary_files(run.directory, [RANKING, RANKING_CHECKPOINT])
-        with open_identity(run.directory, run):
+        with open_work_directory(Path(directory), run):
             ranking = rank_architectures(architectures, train_set, data, protocol, run)
-        run.verify_identity()
-        with wrap_os_errors(run.directory):
-            write_file(run.directory / RANKING, ranking.to_json().encode() + b"\n")
-    return ranking
+            run.verify_identity()
+            path = Path(directory) / RANKING
+            with wrap_os_errors(path):
+                write_file(path, ranking.to_json().encode() + b"\n")
+        return ranking
 
 
 def rank_architectures(
@@ -243,29 +219,6 @@ def _row(ranker: Ranker, name: str) -> RankedArchitecture:
     accuracies = ranker.mean_accuracies(name)
     accuracy = accuracies.pop(VALIDATION)
     return RankedArchitecture(name=name, accuracy=accuracy, other_accuracies=accuracies, seconds=seconds)
-
-
-def _check_directory(directory: Path, run: RunContext) -> None:
-    """Raise a UserError unless the directory is empty, a run, or a finished or unfinished ranking."""
-    check_path_encoding(directory)
-    path = directory / RANKING
-    if path.exists():
-        is_ranking = _is_ranking(path)
-    else:
-        has_checkpoint = directory.is_dir() and any(directory.glob(f"{RANKING_CHECKPOINT}*"))
-        is_usable = is_empty(directory) or is_run_directory(directory) or has_checkpoint
-        is_ranking = is_usable or bool(run.read_events("network") or run.read_events("failed"))
-    if not is_ranking:
-        raise UserError(f"{directory} is not empty and not a ranking: choose another directory")
-
-
-def _is_ranking(path: Path) -> bool:
-    """Return whether a file is the result of `Ranking.to_json`."""
-    try:
-        content = read_json(path, "a ranking")
-    except UserError:
-        return False
-    return isinstance(content, dict) and {"protocol", "rows"} <= content.keys()
 
 
 def _check_disjoint(train_set: CondensedSet | ImageData, train_split: ImageData) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from condenset.data.transfer import ImageSender, make_sender, open_shared
+from condenset.data.transfer import DataSender, open_shared
 from condenset.engine.tasks import Engine, SharedValue, Task, TaskSession
 from condenset.io.files import json_hash
 from condenset.runs.loop import track_progress
@@ -23,8 +23,8 @@ def rank_on_engine(ranker: Ranker, engine: Engine, description: str) -> None:
         description: The label of the progress display.
     """
     run, settings = ranker.run, WorkerSettings.from_run(ranker.run)
-    train = make_sender(ranker.train_source, engine)
-    tests = {name: ImageSender(images, engine) for name, images in ranker.eval_sources.items()}
+    train = DataSender(ranker.train_source, engine)
+    tests = {name: DataSender(images, engine) for name, images in ranker.eval_sources.items()}
 
     def make_task(specs: dict[str, str]) -> Task:
         key = f"ranking-{json_hash([ranker.settings, specs])[:12]}"

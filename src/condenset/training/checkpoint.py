@@ -97,7 +97,7 @@ class TrainingCheckpoint:
         Raises:
             Interrupted: If the user asked to stop.
         """
-        stopping, device = bool(self.run.stop_requested), self.run.compute.device
+        stopping, device = bool(self.run.stop.requested), self.run.compute.device
         if self._own_run.checkpoint_due(force=stopping):
             if device.type == "cuda":
                 torch.cuda.synchronize(device)  # each network may train in its own stream

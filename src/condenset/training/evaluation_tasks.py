@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from condenset.data.transfer import ImageSender, SetSender, make_sender, open_shared
-from condenset.engine.memory import remaining_groups
+from condenset.data.transfer import DataSender, open_shared
 from condenset.engine.tasks import SharedValue, Task, TaskSession
 from condenset.io.files import json_hash
 from condenset.runs.context import RunContext
 from condenset.runs.tasks import WorkerSettings, open_worker_run, remove_task_files, run_tasks
-from condenset.training.network_scoring import Evaluation
-from condenset.training.parallel import num_networks_per_task, num_parallel
+from condenset.training.evaluation import Evaluation
+from condenset.training.parallel import num_networks_per_task, num_parallel, remaining_groups
 from condenset.training.protocol import Protocol
 
 
@@ -26,7 +25,7 @@ def run_on_engine(evaluations: Sequence[tuple[Evaluation, Protocol]], run: RunCo
         run: The run that the tasks belong to.
         description: The label of the progress display.
     """
-    senders: dict[int, ImageSender | SetSender] = {}  # several evaluations can have the same images
+    senders: dict[int, DataSender] = {}  # several evaluations can have the same images
     num_networks = sum(evaluation.protocol.num_networks for evaluation, _ in evaluations)
     work = [
         (evaluation, _make_task(evaluation, protocol, nets, run, senders))
@@ -66,13 +65,13 @@ def _make_task(
     protocol: Protocol,
     nets: Sequence[int],
     run: RunContext,
-    senders: dict[int, ImageSender | SetSender],
+    senders: dict[int, DataSender],
 ) -> Task:
     """Return the task that trains and tests some networks of an evaluation."""
     assert run.engine is not None
     key, settings = f"{_key_prefix(evaluation)}{nets[0]:04d}", WorkerSettings.from_run(evaluation.run)
     for images in (evaluation.train_source, evaluation.test_source):
-        senders.setdefault(id(images), make_sender(images, run.engine))
+        senders.setdefault(id(images), DataSender(images, run.engine))
     train, test = senders[id(evaluation.train_source)], senders[id(evaluation.test_source)]
     return Task(
         key=key,

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
-from condenset.errors import UserError, check, check_int, option_name
-from condenset.training.protocol import Protocol
+from condenset.errors import UserError, check, option_name
 
 
 @dataclass(frozen=True)
@@ -20,15 +19,13 @@ class LearnedSteps:
     Attributes:
         batches: For each step, the positions of the images that it trains on.
         step_sizes: For each step, the learning rate.
-        seed: The seed of the only network that the steps were learned for, or None if they fit any initialisation.
     """
 
     batches: list[Tensor]
     step_sizes: list[float]
-    seed: int | None
 
 
-def read_learned_steps(train_set: CondensedSet | ImageData, protocol: Protocol) -> LearnedSteps:
+def read_learned_steps(train_set: CondensedSet | ImageData) -> LearnedSteps:
     """Return the steps that a set contains."""
     if isinstance(train_set, ImageData) or train_set.step_sizes is None:
         name = option_name("learned_steps")
@@ -38,11 +35,10 @@ def read_learned_steps(train_set: CondensedSet | ImageData, protocol: Protocol) 
     is_divisor = isinstance(steps, int) and steps > 0 and len(step_sizes) % steps == 0
     check(is_divisor, f"the steps per epoch must divide the number of step sizes, {len(step_sizes)}", steps)
     check(train_set.labels.ndim == 1, "a set with learned step sizes must have hard labels", "soft labels")
-    seed = None
-    if recipe.get("fixed_network") is True and recipe.get("network") == protocol.network:
-        seed = check_int("the seed of the set", train_set.provenance.get("seed"))
+    is_fixed = recipe.get("fixed_network") is True  # an earlier version could learn steps for one initialisation
+    check(not is_fixed, "step sizes must be learned for all initialisations of a network", "fixed_network=True")
     batches = batch_schedule(train_set.labels, steps, len(step_sizes) // steps)
-    return LearnedSteps(batches, step_sizes.tolist(), seed)
+    return LearnedSteps(batches, step_sizes.tolist())
 
 
 def batch_schedule(labels_N: Tensor, steps: int, epochs: int) -> list[Tensor]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from condenset import networks
 from condenset.engine import ComputeDevice, rng
 from condenset.engine.compile import build_functional, functional_forward, with_autocast
+from condenset.engine.user_code import run_user_code
 from condenset.training.dataset import DeviceDataset
 
 TEST_BATCH = 1000  # of images of at most 64 pixels
@@ -129,12 +131,8 @@ class Model:
             buffer.copy_(self.buffers[name])
         return network.eval()
 
-    @contextlib.contextmanager
-    def user_code(self, seed: int, *tags: str | int) -> Iterator[None]:
-        """Run the code of a user's network under seeded global generators. Its errors become one line."""
+    def user_code(self, seed: int, *tags: str | int) -> AbstractContextManager[None]:
+        """Run the code of a user's network. Built-in networks need no protection."""
         if self.has_default_init:
-            yield
-            return
-        seed = int(rng.make_key(seed, *tags)[0])
-        with networks.wrap_user_errors(self.spec), networks.seed_global_rng(seed, self.compute.device):
-            yield
+            return contextlib.nullcontext()
+        return run_user_code(f"network {self.spec!r}", self.compute.device, seed, *tags)

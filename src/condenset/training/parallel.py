@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import torch
 
@@ -12,7 +12,7 @@ from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
 from condenset.engine import ComputeDevice
 from condenset.engine.compile import uses_custom_kernels
-from condenset.engine.memory import num_networks_that_fit
+from condenset.engine.memory import num_networks_that_fit, split_evenly
 from condenset.engine.tasks import Engine
 from condenset.training.dataset import DeviceDataset
 from condenset.training.protocol import Protocol
@@ -43,6 +43,20 @@ def train_in_parallel(trainings: Sequence[Iterator[int]], device: torch.device) 
     finally:  # also if the consumer stops early: the memory that the streams write to may be reused afterwards
         for stream in streams:
             torch.cuda.current_stream(device).wait_stream(stream)
+
+
+def remaining_groups(num: int, max_size: int, remaining: Collection[int]) -> list[list[int]]:
+    """Split the networks that remain to be trained into groups that train in parallel.
+
+    All networks are split, not only the remaining ones, so that the groups are the same after an interruption.
+
+    Args:
+        num: The number of all networks.
+        max_size: The largest size of a group.
+        remaining: The indices of the networks that remain.
+    """
+    groups = [[index for index in range(num)[part] if index in remaining] for part in split_evenly(num, max_size)]
+    return [group for group in groups if group]
 
 
 def num_networks_per_task(num: int, engine: Engine, num_parallel: int) -> int:

@@ -115,7 +115,6 @@ class Trainer:
         *tags: str | int,
         report: Callable[[int], None] = lambda _: None,
         after_epoch: Callable[[int], None] = lambda _: None,
-        after_step: Callable[[], None] = lambda: None,
         load_state: Callable[[Mapping[str, Tensor]], int] = lambda _: 0,
     ) -> None:
         """Initialise and train a network.
@@ -126,10 +125,9 @@ class Trainer:
             report: Called with the number of steps done, often enough for progress and stop requests. It is not called
                 after the last step, so that a stop request does not discard a trained network.
             after_epoch: Called with the number of the epoch, from 1.
-            after_step: Called after every step.
             load_state: Called with the initial state, which it may replace. Returns the number of steps already done.
         """
-        for done in self.iter_train(seed, *tags, after_step=after_step, load_state=load_state):
+        for done in self.iter_train(seed, *tags, load_state=load_state):
             if done < self.num_steps:
                 report(done)
             if done % self.steps_per_epoch == 0 or done == self.num_steps:

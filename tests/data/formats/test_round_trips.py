@@ -18,7 +18,9 @@ from PIL import Image
 import condenset as cs
 from condenset.data.formats import webdataset
 from condenset.data.formats.table import FORMATS
+from condenset.data.whitening import Whitening
 from helpers.condensed_sets import export, make_set
+from helpers.data_files import ExpectUserError
 
 NAMES = sorted(FORMATS)
 FLOATS = st.floats(-2, 3, width=32)
@@ -67,14 +69,13 @@ def test_any_set_survives(name: str, condensed: cs.CondensedSet) -> None:
     assert_same(back, condensed, is_exact=name != "pt")
 
 
-@pytest.mark.filterwarnings("ignore:class names of a Hugging Face dataset must differ")
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(
     "condensed",
     [
         make_set(),
         make_set(labels=torch.rand(4, 2), step_sizes=torch.tensor([0.1, 0.2])),
-        make_set(images=torch.rand(4, 1, 8, 8), mean=(0.3,), std=(0.2,), class_names=("../x", "../x")),
+        make_set(images=torch.rand(4, 1, 8, 8), mean=(0.3,), std=(0.2,), class_names=("../x", "nul")),
     ],
     ids=["hard", "soft", "unsafe names"],
 )
@@ -84,12 +85,27 @@ def test_all_formats_keep_everything(name: str, condensed: cs.CondensedSet, tmp_
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_partitioned_sets_are_exported_decoded(name: str, tmp_path: Path) -> None:
+def test_partitioned_sets_have_the_same_images(name: str, tmp_path: Path) -> None:
     fields = {"class_names": ("a", "b"), "mean": (0.5,), "std": (0.5,)}
     condensed = cs.CondensedSet.decode(torch.rand(2, 1, 8, 8), labels=torch.tensor([0, 1]), partition=2, **fields)
     back = cs.import_set(export(condensed, name, tmp_path))
-    assert len(back) == 8 and back.partition == 1
+    assert len(back) == 8 and back.partition == (1 if FORMATS[name].suffix else 2)
     torch.testing.assert_close(back.images, condensed.images, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_whitening_is_kept_or_refused(name: str, tmp_path: Path, user_error: ExpectUserError) -> None:
+    whitening = Whitening(torch.zeros(192), 2 * torch.eye(192))
+    condensed = make_set(whitening=whitening)
+    if FORMATS[name].suffix:
+        with user_error(f"the format {name} cannot store the ZCA whitening of a set: use folder, hf, webdataset"):
+            export(condensed, name, tmp_path)
+        assert not list(tmp_path.iterdir())
+        return
+    path = export(condensed, name, tmp_path)
+    assert cs.import_set(path).fingerprint == condensed.fingerprint
+    if name == "hf":
+        assert "Networks train on ZCA-whitened pixels" in (path / "README.md").read_text()
 
 
 def test_folder_has_pictures_by_class(tmp_path: Path) -> None:
@@ -100,8 +116,8 @@ def test_folder_has_pictures_by_class(tmp_path: Path) -> None:
     with Image.open(path / "dog" / "00001.png") as image:
         pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1) / 255
     torch.testing.assert_close(pixels, condensed.images[3].clamp(0, 1), rtol=0, atol=0.6 / 255)
-    data = cs.from_folder(path)  # a dataset too
-    assert (data.class_names, len(data)) == (("cat", "dog"), 4)
+    for data in (cs.from_folder(path), cs.load(str(path)).train):  # a dataset too
+        assert (data.class_names, len(data)) == (("cat", "dog"), 4)
 
 
 @pytest.mark.parametrize(
@@ -172,6 +188,7 @@ def test_hugging_face_reads_the_dataset_and_its_card(tmp_path: Path) -> None:
     card = (tmp_path / "out" / "README.md").read_text()
     assert card.startswith('---\npretty_name: "a --- <script>, condensed to 4 images"\n')
     assert card.split("---\n").index("") == 0 and "| accuracy | 63.3 ± 0.5 |" in card
+    assert cs.import_set(tmp_path / "out").provenance["accuracy"] == "63.3 ± 0.5"
     assert "| ipc | 2 |" in card
     assert "<script>" not in card.split("\n---\n", 1)[1]
 
@@ -190,6 +207,8 @@ def test_a_directory_of_the_user_is_never_replaced(tmp_path: Path) -> None:
     photos = tmp_path / "photos"
     photos.mkdir()
     (photos / "a.jpg").write_text("mine")
+    (photos / "metadata.json").write_text("{}")
+    make_set().save(photos / "set.safetensors")
     for name in ("folder", "hf", "webdataset"):
         with pytest.raises(cs.UserError, match="is not an exported set, and is not overwritten"):
             getattr(make_set(), f"to_{name}")(photos, overwrite=True)
@@ -230,6 +249,5 @@ def test_hugging_face_dataset_has_the_names_of_the_classes(tmp_path: Path) -> No
     names = ("../x", "nul")
     path = export(make_set(class_names=names), "hf", tmp_path)
     assert datasets.load_from_disk(path).features["label"].names == list(names)
-    with pytest.warns(UserWarning, match=r"must differ: 'a' is written as 'a \(1\)'"):
-        path = export(make_set(class_names=("a", "a")), "hf", tmp_path, overwrite=True)
-    assert datasets.load_from_disk(path).features["label"].names == ["a", "a (1)"]
+    with pytest.raises(cs.UserError, match="class names of a Hugging Face dataset must differ, but got 'a' twice"):
+        export(make_set(class_names=("a", "a")), "hf", tmp_path, overwrite=True)

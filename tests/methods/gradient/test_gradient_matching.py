@@ -14,9 +14,10 @@ from condenset import UserError, augment, networks
 from condenset.data.image_data import ImageData
 from condenset.engine import ComputeDevice, rng
 from condenset.engine import compile as engine_compile
-from condenset.methods import DCRecipe, DSARecipe, make_recipe
-from condenset.methods.gradient.dc import default_loops
+from condenset.methods import make_recipe
+from condenset.methods.gradient.dc import DCRecipe
 from condenset.methods.gradient.distance import row_distance
+from condenset.methods.gradient.dsa import DSARecipe
 from condenset.methods.gradient.gradient_matching import GradientMatching, condense
 from condenset.methods.gradient.norms import NORM_IMAGES
 from condenset.runs.context import RunContext
@@ -263,12 +264,10 @@ def test_dc_starts_from_noise_and_dsa_from_real_images() -> None:
 
 def test_default_loops_are_the_published_ones() -> None:
     published = {1: (1, 1), 10: (10, 50), 20: (20, 25), 30: (30, 20), 40: (40, 15), 50: (50, 10)}
-    for ipc, (outer_steps, inner_epochs) in published.items():
-        assert default_loops(ipc) == {"outer_steps": outer_steps, "inner_epochs": inner_epochs}
-        assert DCRecipe(ipc=ipc).loops == (outer_steps, inner_epochs)
-    assert default_loops(15) == {"outer_steps": 15, "inner_epochs": 38}  # 37.5, rounded to even
-    assert default_loops(25) == {"outer_steps": 25, "inner_epochs": 22}
-    assert default_loops(100) == default_loops(50)
+    assert {ipc: DCRecipe(ipc=ipc).loops for ipc in published} == published
+    assert DCRecipe(ipc=15).loops == (15, 38)  # 37.5, rounded to even
+    assert DCRecipe(ipc=25).loops == (25, 22)
+    assert DCRecipe(ipc=100).loops == DCRecipe(ipc=50).loops
     assert DCRecipe(ipc=10, outer_steps=3).loops == (3, 50)
     assert DCRecipe(ipc=50).image_steps == 50_000
     cifar100, cifar10 = (make_recipe("dsa", ipc=50, name=name, size=32) for name in ("cifar100", "cifar10"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -12,11 +13,11 @@ from torch import Tensor, nn
 import condenset as cs
 from condenset import networks
 from condenset.engine import ComputeDevice
-from condenset.methods.gradient.cafe import LAST_WEIGHT, FeatureAlignment
-from condenset.methods.gradient.dcc import JointGradientMatching
+from condenset.methods.gradient.cafe import LAST_WEIGHT, CAFERecipe, FeatureAlignment
+from condenset.methods.gradient.dcc import DCCRecipe, JointGradientMatching
 from condenset.methods.gradient.gradient_matching import GradientMatching
-from condenset.methods.gradient.idc import EfficientMatching
-from condenset.methods.registry import make_recipe
+from condenset.methods.gradient.idc import EfficientMatching, IDCRecipe
+from condenset.methods.registry import METHODS, make_recipe
 from condenset.methods.sharding import check_divisible
 from condenset.runs.context import RunContext
 from helpers.reference_dm import tiny_data
@@ -222,17 +223,20 @@ def test_classes_cannot_be_divided_among_workers(name: str) -> None:
 
 def test_recipes_have_the_published_settings() -> None:
     dcc, idc, cafe = (make_recipe(name, ipc=10, name="cifar10", size=32) for name in ("dcc", "idc", "cafe"))
-    assert isinstance(dcc, cs.DCCRecipe) and isinstance(idc, cs.IDCRecipe) and isinstance(cafe, cs.CAFERecipe)
+    assert isinstance(dcc, DCCRecipe) and isinstance(idc, IDCRecipe) and isinstance(cafe, CAFERecipe)
     assert (dcc.iterations, dcc.loops, dcc.init, dcc.augment) == (1000, (10, 50), "real", "none")
-    assert (dcc.lr, dcc.warmup, cs.DCCRecipe(ipc=1).loops) == (0.1, 0.25, (10, 5))
+    assert (dcc.lr, dcc.warmup, DCCRecipe(ipc=1).loops) == (0.1, 0.25, (10, 5))
     assert (idc.iterations, idc.loops, idc.batch_size, idc.train_images) == (2000, (100, 1), 64, 2000)
     assert (idc.partition, idc.augment, idc.lr) == (2, "color+crop+cutout", 0.125)
     assert (cafe.iterations, cafe.lr, cafe.batch_size, cafe.layer_weight) == (2000, 0.1, 256, 0.4)
+    assert DCCRecipe(ipc=np.int64(10)).loops == (10, 50)
 
 
 @pytest.mark.parametrize(
     ("name", "fields", "message"),
     [
+        ("dcc", {"ipc": "10"}, "ipc .* must be a whole number, 1 or more, but got '10'"),
+        ("dcc", {"ipc": []}, "ipc must have one number per class, but got \\[\\]"),
         ("dcc", {"warmup": 1.5}, "warmup must be a share, from 0 to 1, but got 1.5"),
         ("idc", {"partition": 9}, "partition must be .*, but got 9"),
         ("idc", {"train_images": 0}, "train_images must be .*, but got 0"),
@@ -241,4 +245,4 @@ def test_recipes_have_the_published_settings() -> None:
 )
 def test_invalid_recipes(name: str, fields: dict[str, Any], message: str) -> None:
     with pytest.raises(cs.UserError, match=message):
-        make_recipe(name, ipc=1, name="", size=8, **fields)
+        METHODS[name].recipe(**fields)

@@ -15,6 +15,7 @@ from condenset.augment import Transform
 from condenset.engine import ComputeDevice, rng
 from condenset.engine.memory import MemoryEstimate, num_classes_that_fit
 from condenset.methods import DMRecipe
+from condenset.methods.matching import user_functions
 from condenset.methods.matching.dm import (
     DistributionMatching,
     can_share,
@@ -176,12 +177,11 @@ def test_bfloat16_is_close_to_float32() -> None:
     torch.testing.assert_close(coarse.losses[0], fine.losses[0], rtol=0.05, atol=1e-3)
 
 
-@pytest.mark.parametrize("norm", ["instance", "batch"])
 @pytest.mark.parametrize("counts", [[7, 7, 7], [7, 2, 5]], ids=["equal", "unequal"])
-def test_several_sizes_at_once_equal_each_size_alone(norm: str, counts: list[int]) -> None:
-    data, spec = tiny_data(counts), f"convnet(width=8, depth=2, norm={norm!r})"
+def test_several_sizes_at_once_equal_each_size_alone(counts: list[int]) -> None:
+    data = tiny_data(counts)
     sizes: tuple[dict[str, Any], ...] = ({"ipc": 1}, {"ipc": 3, "lr": 10.0}, {"ipc": 2})
-    recipes = [make_recipe(network=spec, allow_fewer=True, **size) for size in sizes]
+    recipes = [make_recipe(allow_fewer=True, **size) for size in sizes]
     condensed_sets = condense_sizes(data, recipes, RunContext(seed=3, compute=CPU))
     for condensed, recipe in zip(condensed_sets, recipes, strict=True):
         alone = condense(data, recipe, RunContext(seed=3, compute=CPU))
@@ -309,6 +309,14 @@ def test_sizes_share_a_run_if_only_size_and_learning_rate_differ() -> None:
     others: list[dict[str, Any]] = [{"batch_size": 8}, {"iterations": 3}, {"network": "mlp"}, {"init": "noise"}]
     for fields in (*others, {"momentum": 0.1}):
         assert not can_share(recipe, DMRecipe(ipc=10, **fields))
+
+
+def test_sizes_do_not_share_a_run_with_batch_norm_or_own_networks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(user_functions._functions, ("sampler", "sample"), lambda iteration: None)
+    own = networks.as_spec(lambda channels, size, num_classes: torch.nn.Flatten(), name="own_flatten")
+    others: list[dict[str, Any]] = [{"network": BATCH_NORM}, {"network": own}, {"sampler": "sample"}]
+    for fields in others:
+        assert not can_share(DMRecipe(ipc=1, **fields), DMRecipe(ipc=10, **fields))
 
 
 def test_memory_estimate_depends_on_the_limit_except_with_batch_norm() -> None:

@@ -16,9 +16,9 @@ from condenset.methods import DMRecipe
 from condenset.methods.matching import network_source
 from condenset.methods.matching.dm import condense, estimate_memory, make_problem
 from condenset.methods.matching.network_source import estimate_network_bytes
-from condenset.methods.matching.pools.pool import NetworkPool
-from condenset.methods.matching.pools.training import expert_protocol
 from condenset.methods.matching.queue import NetworkQueue
+from condenset.methods.pools.pool import NetworkPool
+from condenset.methods.pools.pool_training import expert_protocol
 from condenset.methods.samplers import TrainedNetworks
 from condenset.runs.context import RunContext
 from condenset.runs.loop import Interrupted
@@ -175,7 +175,7 @@ def test_interrupted_pool_resumes_to_the_same_result(
 
 
 def test_time_of_the_pool_is_separate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("condenset.methods.matching.matcher.run_loop", lambda *_: 5.0)
+    monkeypatch.setattr("condenset.methods.problem.run_loop", lambda *_: 5.0)
     provenance = condense(DATA, make_recipe(), make_run(tmp_path)).provenance
     pool = find_pool(tmp_path)
     assert provenance["seconds"] == 5

@@ -62,7 +62,7 @@ def test_streamed_images_give_the_same_sets_of_several_sizes(tmp_path: Path) -> 
 @pytest.mark.filterwarnings("ignore:one class needs")
 @pytest.mark.parametrize("method", [name for name in DISTINCT_METHODS if name in (*FAMILY, "mmd")])
 def test_all_methods_of_the_family_stream(tmp_path: Path, method: str) -> None:
-    data, fields = tiny_import(tmp_path / "a", UNEQUAL), {"kernel": "rbf"} if method == "mmd" else {}
+    data, fields = tiny_import(tmp_path / "a", UNEQUAL), {"objective": "kernel"} if method == "mmd" else {}
     recipe = tiny_recipe(method, **fields)
     streamed, in_memory = (METHODS[method].condense(data, recipe, run) for run in (make_run(data), make_run()))
     assert torch.equal(streamed.images, in_memory.images)
@@ -80,7 +80,7 @@ def test_a_resumed_run_reads_the_batches_of_its_iterations(tmp_path: Path) -> No
         nonlocal num_steps
         step()
         num_steps += 1
-        run.stop_requested = int(num_steps == 2)
+        run.stop.requested = int(num_steps == 2)
 
     problem.step = stop_after_two  # type: ignore[method-assign]
     with pytest.raises(Interrupted):
@@ -126,6 +126,8 @@ def test_the_estimate_counts_buffers_instead_of_the_dataset(tmp_path: Path) -> N
         estimate_matching_memory(network, data, [recipe], CPU, memory_limit=limit) for limit in (None, 1000)
     )
     assert in_memory.fixed_bytes - streamed.fixed_bytes == data.images.numel()
+    whitened = make_recipe(zca=True)
+    assert estimate_matching_memory(network, data, [whitened], CPU, memory_limit=1000) == streamed
     assert (in_memory.buffer_bytes, streamed.buffer_bytes) == (0, 3 * 5 * 3 * 8 * 8)
     assert streamed.total(2) == streamed.fixed_bytes + 2 * (streamed.bytes_per_class + streamed.buffer_bytes)
     assert (streamed.is_streamed, in_memory.is_streamed) == (True, False)

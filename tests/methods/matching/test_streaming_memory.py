@@ -24,7 +24,7 @@ def status(name):
     lines = Path("/proc/self/status").read_text().splitlines()
     return 1024 * int(next(line.split()[1] for line in lines if line.startswith(name)))
 
-data = read_memmap(Path(sys.argv[1])).train
+data = read_memmap(Path(sys.argv[1])).train.data
 fields = {"ipc": 1, "batch_size": 32, "memory_limit": "96MiB", "device": "cpu", "verbose": False}
 cs.condense(data, "mmd", iterations=1, **fields)  # loads libraries
 before = status("VmRSS")

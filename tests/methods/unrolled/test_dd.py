@@ -16,18 +16,15 @@ from torch import Tensor
 
 import condenset as cs
 from condenset.engine import ComputeDevice
-from condenset.methods import DDRecipe, make_recipe
+from condenset.methods import make_recipe
 from condenset.methods.common import class_labels
 from condenset.methods.unrolled import base
 from condenset.methods.unrolled.base import clip_gradient
-from condenset.methods.unrolled.dd import DatasetDistillation, condense
+from condenset.methods.unrolled.dd import DatasetDistillation, DDRecipe, condense
 from condenset.methods.unrolled.unrolling import Gradients, differentiate_training
 from condenset.pipeline.sets import set_summary
 from condenset.runs.context import RunContext
-from condenset.training.dataset import DeviceDataset
 from condenset.training.learned_steps import batch_schedule
-from condenset.training.protocol import Protocol
-from condenset.training.trainer import Trainer
 from helpers.reference_dm import tiny_data
 
 CPU = ComputeDevice.select("cpu")
@@ -298,40 +295,6 @@ def test_step_sizes_are_saved_summarised_and_checked(tmp_path: Path) -> None:
     for step_sizes in (torch.tensor([0.1, -0.1]), torch.tensor([float("nan")])):
         with pytest.raises(cs.UserError, match=r"step.sizes must be above 0"):
             dataclasses.replace(condensed, step_sizes=step_sizes)
-
-
-def test_fixed_network_is_the_same_in_every_iteration() -> None:
-    losses = {}
-    for fixed in (True, False):
-        problem = make_problem([5, 5], fixed_network=fixed, batch_size=10, lr=1e-9)
-        for _ in range(3):
-            problem.step()
-        losses[fixed] = problem.losses[:3]
-    assert float(losses[True].std()) < 1e-6 < float(losses[False].std())
-
-
-def test_evaluation_of_a_fixed_network_starts_from_its_initial_weights() -> None:
-    data = tiny_data([6, 6])
-    recipe = tiny_recipe(fixed_network=True, iterations=3, batch_size=12)
-    condensed = condense(data, recipe, RunContext(seed=5, compute=CPU))
-    problem = DatasetDistillation(data, recipe, RunContext(seed=5, compute=CPU), [2, 2])
-    initial = problem.networks.sample_weights(torch.tensor(0))
-
-    protocol = Protocol(network=recipe.network, momentum=0, weight_decay=0, augment="none", learned_steps=True)
-    trainer = Trainer(recipe.network, DeviceDataset.from_data(condensed, CPU.device), protocol, CPU)
-    assert list(trainer.train_with_step_sizes(5, batches=[], step_sizes=[])) == []
-    torch.testing.assert_close(trainer.weights, initial)
-    assert condensed.step_sizes is not None
-    step_sizes, batches = condensed.step_sizes.tolist(), batch_schedule(condensed.labels, recipe.steps, recipe.epochs)
-    assert len(list(trainer.train_with_step_sizes(5, batches=batches, step_sizes=step_sizes))) == len(step_sizes)
-
-    test_set = tiny_data([6, 6], seed=1)
-    scores = cs.evaluate(condensed, test_set, num_networks=3, seed=1, learned_steps=True, device="cpu")
-    assert scores.accuracies == (
-        trainer.accuracy(DeviceDataset.from_data(test_set, CPU.device)),
-    )  # others would be equal
-    other = cs.evaluate(condensed, test_set, network="mlp(width=8)", num_networks=3, learned_steps=True, device="cpu")
-    assert len(other.accuracies) == 3
 
 
 def test_networks_have_xavier_initialisation() -> None:

@@ -13,8 +13,7 @@ from torch import Tensor
 import condenset as cs
 from condenset.data.whitening import fit_whitening
 from condenset.engine import ComputeDevice
-from condenset.methods import GTNRecipe
-from condenset.methods.unrolled.gtn import GenerativeTeaching, condense
+from condenset.methods.unrolled.gtn import GenerativeTeaching, GTNRecipe, condense
 from condenset.methods.unrolled.unrolling import Gradients, differentiate_training
 from condenset.runs.context import RunContext
 from helpers.reference_dm import tiny_data

@@ -13,7 +13,7 @@ from torch import Tensor
 
 import condenset as cs
 from condenset.engine import ComputeDevice
-from condenset.methods.matching.pools.pool import NetworkPool
+from condenset.methods.pools.pool import NetworkPool
 from condenset.methods.registry import make_recipe
 from condenset.methods.unrolled.mtt import MIN_STEP_SIZE, TrajectoryMatching, load_or_train_experts, trajectory_distance
 from condenset.methods.unrolled.mtt_recipe import MTTRecipe

@@ -27,7 +27,6 @@ def read_digits(directory: Path, options: LoadOptions) -> LazyDataset:
         make_lazy_split(images, labels, test),
         CLASS_NAMES,
         "the digits of scikit-learn; every fifth image of a class is held out for the test",
-        allow_hflip=False,
     )
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 
 from joblib import Parallel, cpu_count, delayed
 
-from condenset.data.file_scan import FileScan, show_scan_progress
+from condenset.data.file_scan import FileScan
 from condenset.data.folders.image_decoding import (
     GREY_MODES,
     TargetShape,
@@ -35,6 +35,7 @@ from condenset.data.folders.image_files import (
 )
 from condenset.data.options import LoadOptions
 from condenset.errors import UserError, option, warn_user
+from condenset.io.progress import show_progress
 
 MAX_DECODED_FILES = 2_000  # to complete an error; in more, damaged files are found when the images are read
 MAX_RANGE_FILES = 64  # files of 16 bits whose values are read before the images
@@ -165,7 +166,7 @@ def _map_files(
     """Yield each file with the result of `function`, which threads call for groups of files. Show progress."""
     groups = (paths[start : start + MAX_GROUP] for start in range(0, len(paths), MAX_GROUP))
     workers = Parallel(min(cpu_count(), MAX_WORKERS), backend="threading", return_as="generator")
-    with show_scan_progress(description, len(paths)) as advance:
+    with show_progress(description, len(paths)) as advance:
         all_paths = iter(paths)
         for results in workers(delayed(function)(group) for group in groups):
             yield from zip(itertools.islice(all_paths, len(results)), results, strict=True)

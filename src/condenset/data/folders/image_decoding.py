@@ -34,10 +34,6 @@ class UnreadableImageError(UserError):
     unreadable: Mapping[str, str] = MappingProxyType({})
 
 
-class GitLfsPointerError(UnreadableImageError):
-    """A file is a Git LFS pointer: the image has not been downloaded."""
-
-
 @dataclass(frozen=True)
 class TargetShape:
     """The shape of all images, (channels, size, size), and how images are converted to it.
@@ -126,7 +122,7 @@ def open_image(path: str) -> Iterator[Image.Image]:
         except UnidentifiedImageError:
             file.seek(0)
             if file.read(len(GIT_LFS_POINTER)) == GIT_LFS_POINTER:
-                raise GitLfsPointerError(f"{path} is a Git LFS pointer, not an image: run 'git lfs pull'") from None
+                raise UserError(f"{path} is a Git LFS pointer, not an image: run 'git lfs pull'") from None
             raise
         yield stack.enter_context(image)
 

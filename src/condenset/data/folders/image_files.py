@@ -15,7 +15,7 @@ from joblib import Parallel, cpu_count, delayed
 from PIL import Image
 
 from condenset.data.file_scan import DatasetWarning
-from condenset.data.folders.image_decoding import GitLfsPointerError, TargetShape, UnreadableImageError, read_image
+from condenset.data.folders.image_decoding import TargetShape, UnreadableImageError, read_image
 from condenset.data.lazy import Pixels
 from condenset.errors import UserError, format_names, has_option, option, warn_user
 
@@ -70,7 +70,7 @@ def raise_first(errors: Mapping[str, UserError], *, all_failed: bool, details: s
         return
     first, *other_paths = sorted(errors, key=lambda path: isinstance(errors[path], UnreadableImageError))
     more = f" (and {len(other_paths)} more: {format_names(other_paths, MAX_NAMED_FILES)})" if other_paths else ""
-    is_damaged = isinstance(errors[first], UnreadableImageError) and not isinstance(errors[first], GitLfsPointerError)
+    is_damaged = isinstance(errors[first], UnreadableImageError)
     hint = f"; leave out unreadable files with {option('skip_bad', True)}"
     hint = hint if is_damaged and not all_failed and has_option("skip_bad") else ""
     error = type(errors[first])(f"{errors[first]}{more}{hint}", details=details)

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from condenset.data.class_names import sort_names
-from condenset.data.file_scan import DatasetWarning, show_scan_progress
+from condenset.data.file_scan import DatasetWarning
 from condenset.errors import UserError, by_interface, format_names, has_option, option, warn_user
 from condenset.io.directories import wrap_os_errors
+from condenset.io.progress import show_progress
 
 JPEG_EXTENSIONS = (".jpg", ".jpeg", ".jfif")
 EXTENSIONS = (*JPEG_EXTENSIONS, ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".pbm", ".pnm")
@@ -83,7 +84,7 @@ def list_classes(folder: Path, *, nested: bool = False) -> dict[str, list[str]]:
             message = f"the folder {name!r} is read as a class: move it elsewhere if it is not one"
             warn_user(f"{folder}: {message}", DatasetWarning)
     classes, others = dict[str, list[str]](), list[str]()
-    with show_scan_progress(f"listing the files of {folder.name}", len(names)) as advance:
+    with show_progress(f"listing the files of {folder.name}", len(names)) as advance:
         for name in sort_names(names):
             classes[name], other_images = find_images(str(folder / name))
             others += other_images

@@ -14,7 +14,6 @@ from joblib import cpu_count
 
 from condenset.config import make_config
 from condenset.data.class_names import match_classes
-from condenset.data.file_scan import show_scans
 from condenset.data.folders.file_scanning import scan_files
 from condenset.data.folders.image_decoding import TargetShape
 from condenset.data.folders.image_files import decode_images, list_reasons
@@ -32,6 +31,7 @@ from condenset.data.lazy import (
 from condenset.data.options import FILE_OPTIONS, ImageKeywords, LoadOptions
 from condenset.engine.defaults import torch_defaults
 from condenset.errors import UserError, check_path
+from condenset.io.progress import limit_progress
 from condenset.io.user_directories import absolute_path, expand_user
 
 MIN_FILES_FOR_PROCESSES = 20_000  # for fewer files, starting processes takes longer than they save
@@ -112,13 +112,13 @@ def from_folder(
     check_path("path", path)
     folder = expand_user(path)
     _check_one_split(folder, load_options)
-    with show_scans(verbose):
+    name = name or folder.resolve().name
+    with limit_progress(verbose):
         files = list_class_files(folder, nested=load_options.nested)
         target, scan = scan_files(files.paths, load_options)
-    files = files.without(scan.unreadable)
-    split = files.to_split(target)
-    name = name or folder.resolve().name
-    images = read_into_memory(split, f"reading {name}", verbose=verbose)
+        files = files.without(scan.unreadable)
+        split = files.to_split(target)
+        images = read_into_memory(split, f"reading {name}")
     data = make_image_data(
         images, split.labels, files.class_names, mean, std, name=name, source=str(folder), allow_hflip=allow_hflip
     )

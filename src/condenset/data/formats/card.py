@@ -21,6 +21,8 @@ def make_card(content: SetContent) -> str:
     """Return the card: how the set was made, and how it is used."""
     provenance, shape = content.provenance, content.images.shape
     dataset = one_line(provenance.get("dataset", "images"))
+    whitened = "ZCA-whitened pixels: `condenset.import_set` reads the whitening"
+    inputs = whitened if content.is_whitened else "`(pixels - mean) / std`"
     title = f"{dataset}, condensed to {len(content.images):,} images"
     rows = {
         "source": provenance.get("dataset"),
@@ -40,7 +42,7 @@ def make_card(content: SetContent) -> str:
     sections = [
         _front_matter(title, len(content.images)),
         f"# {_escape(title)}",
-        "A small synthetic training set, made with condenset. Networks train on `(pixels - mean) / std`.",
+        f"A small synthetic training set, made with condenset. Networks train on {inputs}.",
         "\n".join(["| | |", "|---|---|", *table]),
         USAGE,
         *(["## Recipe", "\n".join(["| field | value |", "|---|---|", *recipe])] if recipe else []),

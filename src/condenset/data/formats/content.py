@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from condenset.errors import UserError, check, format_error
 from condenset.io.metadata import parse_json_object, read_json
 
-METADATA = "metadata.json"  # in a directory
+SET_FILE, METADATA = "set.safetensors", "metadata.json"  # in a directory
 MARK = "condenset"  # key of the metadata: version of the layout
 VERSION = 1
 RESERVED_NAMES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)  # of files on Windows
@@ -35,6 +35,7 @@ class SetContent:
         step_sizes: Learned step sizes, or None.
         provenance: How the set was made.
         is_normalized: Whether the images are normalised.
+        is_whitened: Whether networks expect ZCA-whitened images.
     """
 
     images: NDArray[Any]
@@ -45,6 +46,7 @@ class SetContent:
     step_sizes: Sequence[float] | None = None
     provenance: Mapping[str, Any] = field(default_factory=dict)
     is_normalized: bool = False
+    is_whitened: bool = False
 
     @property
     def hard_labels(self) -> NDArray[np.int64]:
@@ -57,22 +59,25 @@ class SetContent:
         pixels: NDArray[np.uint8] = (np.clip(self.images, 0, 1) * 255).round().astype(np.uint8)
         return pixels.transpose(0, 2, 3, 1)
 
-    def to_json(self, layout: str) -> str:
-        """Return the metadata as JSON. `layout` is the name of the format."""
+    def to_json(self) -> str:
+        """Return the metadata as JSON."""
         metadata = {
             MARK: VERSION,
-            "layout": layout,
-            "images": list(self.images.shape),
             "class_names": self.class_names,
             "mean": self.mean,
             "std": self.std,
             "step_sizes": self.step_sizes,
             "provenance": dict(self.provenance),
         }
-        try:
-            return json.dumps(metadata, indent=2)
-        except (TypeError, ValueError, RecursionError) as error:
-            raise UserError(f"the provenance of a set must be JSON, but {format_error(error)}") from None
+        return encode_metadata(metadata)
+
+
+def encode_metadata(metadata: Mapping[str, Any]) -> str:
+    """Return the metadata of a set as JSON."""
+    try:
+        return json.dumps(metadata)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UserError(f"the provenance of a set must be JSON, but {format_error(error)}") from None
 
 
 def add_metadata(images: NDArray[Any], labels: NDArray[Any], metadata: Mapping[str, Any], **fields: Any) -> SetContent:
@@ -96,26 +101,20 @@ def add_metadata(images: NDArray[Any], labels: NDArray[Any], metadata: Mapping[s
 def parse_metadata(text: str, path: Path) -> dict[str, Any]:
     """Parse the metadata in a file."""
     metadata = parse_json_object(text, path, "a condensed set: its metadata are not JSON")
-    return _check_version(metadata, path)
-
-
-def read_directory_metadata(directory: Path) -> dict[str, Any]:
-    """Read the metadata of a directory that condenset exported."""
-    path = directory / METADATA
-    if not path.is_file():
-        raise UserError(f"{directory} is not an exported set: it has no {METADATA}")
-    hint = "export the set again"
-    metadata = read_json(path, "the metadata of a set", hint=hint, is_valid=lambda value: isinstance(value, dict))
-    return _check_version(metadata, path)
-
-
-def _check_version(metadata: dict[str, Any], path: Path) -> dict[str, Any]:
     version = metadata.get(MARK)
     if not isinstance(version, int):
         raise UserError(f"{path} has no metadata of condenset: export the set again")
     if version > VERSION:
         raise UserError(f"{path} was written by a newer version of condenset (format {version}): upgrade to read it")
     return metadata
+
+
+def is_exported(directory: Path) -> bool:
+    """Return whether condenset exported a directory, by the mark in its metadata.json."""
+    try:
+        return MARK in read_json(directory / METADATA, "metadata", is_valid=lambda value: isinstance(value, dict))
+    except UserError:
+        return False
 
 
 def make_file_names(class_names: Sequence[str]) -> list[str]:

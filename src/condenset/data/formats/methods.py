@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, cast
 
 import numpy as np
 from torch import Tensor
 
 from condenset.data.formats.content import SetContent
 from condenset.data.formats.table import export_content
+from condenset.data.whitening import Whitening
+from condenset.io.progress import limit_progress
 
 
 class ExportMethods:
     """Write a set in formats that other programs read. `cs.import_set` reads them again.
 
-    All methods write decoded images, completely or not at all. They raise a `UserError` if the path exists, unless
-    `overwrite` is true.
+    All methods write decoded images, completely or not at all. Directories contain the set file set.safetensors too,
+    which `import_set` reads. The methods raise a `UserError` if the path exists, unless `overwrite` is true.
     """
 
     images: Tensor
@@ -27,9 +30,11 @@ class ExportMethods:
     std: tuple[float, ...]
     step_sizes: Tensor | None
     provenance: Mapping[str, Any]
+    whitening: Whitening | None
+    save: Callable[..., None]
 
     def to_folder(self, path: str | os.PathLike[str], *, overwrite: bool = False, verbose: bool = True) -> None:
-        """Write PNG files by class, exact values in images.npy and labels.npy, and metadata.json."""
+        """Write PNG files by class, and exact values in images.npy and labels.npy."""
         self._export("folder", path, overwrite, verbose)
 
     def to_npz(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
@@ -65,16 +70,20 @@ class ExportMethods:
     def _export(
         self, name: str, path: str | os.PathLike[str], overwrite: bool, verbose: bool = True, **provenance: str
     ) -> None:
-        export_content(self._content(provenance), name, path, overwrite=overwrite, verbose=verbose)
+        content = self._content(provenance)
+        save = dataclasses.replace(cast(Any, self), provenance=content.provenance).save
+        with limit_progress(verbose):
+            export_content(content, name, path, save, overwrite=overwrite)
 
     def _content(self, provenance: Mapping[str, str]) -> SetContent:
         images, labels = (tensor.detach().cpu().contiguous().numpy() for tensor in (self.images, self.labels))
         return SetContent(
             images=np.ascontiguousarray(images),
             labels=np.ascontiguousarray(labels),
-            class_names=tuple(map(str, self.class_names)),
+            class_names=self.class_names,
             mean=self.mean,
             std=self.std,
             step_sizes=None if self.step_sizes is None else self.step_sizes.tolist(),
             provenance={**self.provenance, **provenance},
+            is_whitened=self.whitening is not None,
         )

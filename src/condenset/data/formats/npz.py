@@ -23,7 +23,7 @@ def write_npz(content: SetContent, path: Path) -> None:
         class_names=np.array(content.class_names, dtype=np.str_),
         mean=np.array(content.mean),
         std=np.array(content.std),
-        metadata=np.array(content.to_json("npz")),
+        metadata=np.array(content.to_json()),
     )
     write_file(path, buffer.getvalue())
 

@@ -12,9 +12,9 @@ from PIL import Image
 from condenset.io.progress import show_progress
 
 
-def encode_images(pixels_NHWC: NDArray[np.uint8], *, verbose: bool) -> Generator[bytes, None, None]:
+def encode_images(pixels_NHWC: NDArray[np.uint8]) -> Generator[bytes, None, None]:
     """Yield images of 1 or 3 channels as the contents of PNG files, and show the progress."""
-    with show_progress("writing images", len(pixels_NHWC), verbose=verbose) as advance:
+    with show_progress("writing images", len(pixels_NHWC)) as advance:
         for pixels_HWC in pixels_NHWC:
             yield _encode_png(pixels_HWC)
             advance(1)

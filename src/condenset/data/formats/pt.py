@@ -55,7 +55,7 @@ def write_pt(content: SetContent, path: Path) -> None:
     images = normalize(torch.from_numpy(content.images), tuple(content.mean), tuple(content.std))
     buffer = io.BytesIO()
     data = [[images, torch.from_numpy(content.labels)]]
-    torch.save({"data": data, METADATA_KEY: content.to_json("pt")}, buffer)
+    torch.save({"data": data, METADATA_KEY: content.to_json()}, buffer)
     write_file(path, buffer.getvalue())
 
 

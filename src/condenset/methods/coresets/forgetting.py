@@ -23,11 +23,7 @@ from condenset.runs.context import RunContext
 
 @dataclass(frozen=True, kw_only=True)
 class ForgettingRecipe(NetworkCoresetRecipe):
-    """Settings of selection by forgetting events.
-
-    Fields: those of the network's training, `network`, `epochs`, `network_lr`, `batch_size` and `augment` (see
-    `NetworkCoresetRecipe`), and `ipc` and `allow_fewer` (see `Recipe`).
-    """
+    """Settings of selection by forgetting events."""
 
 
 def condense(data: ImageData, recipe: ForgettingRecipe, run: RunContext) -> CondensedSet:

@@ -16,11 +16,7 @@ from condenset.runs.context import RunContext
 
 @dataclass(frozen=True, kw_only=True)
 class HerdingRecipe(NetworkCoresetRecipe):
-    """Settings of herding.
-
-    Fields: those of the network's training, `network`, `epochs`, `network_lr`, `batch_size` and `augment` (see
-    `NetworkCoresetRecipe`), and `ipc` and `allow_fewer` (see `Recipe`).
-    """
+    """Settings of herding."""
 
 
 def condense(data: ImageData, recipe: HerdingRecipe, run: RunContext) -> CondensedSet:

@@ -16,11 +16,7 @@ from condenset.runs.context import RunContext
 
 @dataclass(frozen=True, kw_only=True)
 class KCenterRecipe(NetworkCoresetRecipe):
-    """Settings of k-center selection.
-
-    Fields: those of the network's training, `network`, `epochs`, `network_lr`, `batch_size` and `augment` (see
-    `NetworkCoresetRecipe`), and `ipc` and `allow_fewer` (see `Recipe`).
-    """
+    """Settings of k-center selection."""
 
 
 def condense(data: ImageData, recipe: KCenterRecipe, run: RunContext) -> CondensedSet:

@@ -25,7 +25,7 @@ from condenset.runs.context import RunContext
 
 @dataclass(frozen=True, kw_only=True)
 class RandomRecipe(Recipe):
-    """Settings of random selection: `ipc` and `allow_fewer` (see `Recipe`)."""
+    """Settings of random selection."""
 
 
 def condense(data: ImageData, recipe: RandomRecipe, run: RunContext) -> CondensedSet:

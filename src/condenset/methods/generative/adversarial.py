@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from condenset import augment
 from condenset.data.image_data import ImageData
 from condenset.engine import rng
-from condenset.methods.common import record_loss
 from condenset.methods.generative.discriminators import Discriminator
 from condenset.methods.generative.generators import ConvGenerator, ImageGenerator
 from condenset.methods.generative.learner import Learner, average_decay, build_quietly, load_weights
@@ -80,11 +79,9 @@ class AdversarialTraining(GeneratorTraining):
         return (self.generator,)
 
     @property
-    def state(self) -> dict[str, Tensor]:
-        """Everything that changes from one step to the next."""
-        learned = [learner.state for learner in (*self.learners, self.discriminator)]
-        own = {"average": self.average_P, "losses": self.losses, "clock": self.clock}
-        return {name: tensor for part in (*learned, own) for name, tensor in part.items()}
+    def learned(self) -> dict[str, Tensor]:
+        states = [learner.state for learner in (*self.learners, self.discriminator)]
+        return {"average": self.average_P} | {name: tensor for state in states for name, tensor in state.items()}
 
     def step(self) -> None:
         """Train the discriminator, then the generator, on batches of their own."""
@@ -95,7 +92,7 @@ class AdversarialTraining(GeneratorTraining):
             self.run.check_stop(1 / num_parts)
         self._update_generator(self.clock * num_parts + DISCRIMINATOR_STEPS)
         self.average_P.lerp_(self.generator.weights_P, 1 - average_decay(self.clock, AVERAGE_DECAY))
-        record_loss(self.clock, self.losses, loss)
+        self.record_loss(loss)
 
     def sample_real(self, step: Tensor) -> tuple[Tensor, Tensor]:
         """Return random real images, with replacement, and their labels."""

@@ -17,7 +17,7 @@ from condenset.engine import rng
 from condenset.engine.compile import with_autocast
 from condenset.engine.device import ComputeDevice
 from condenset.engine.memory import split_evenly
-from condenset.methods.common import adam_step, mean_weights, record_loss
+from condenset.methods.common import adam_step, mean_weights
 from condenset.methods.generative.generators import ClassGenerators, ImageGenerator
 from condenset.methods.generative.recipe import GenerativeRecipe
 from condenset.methods.generative.training import GeneratorTraining, condense_by_generator
@@ -79,10 +79,8 @@ class GMMNTraining(GeneratorTraining):
         self.chunks = split_evenly(data.num_classes, max_classes)
 
     @property
-    def state(self) -> dict[str, Tensor]:
-        """Everything that changes from one step to the next."""
-        state = {"generators": self.weights_KP, "moments": self.moments}
-        return {**state, "losses": self.losses, "clock": self.clock}
+    def learned(self) -> dict[str, Tensor]:
+        return {"generators": self.weights_KP, "moments": self.moments}
 
     def step(self) -> None:
         """Update the generators of all classes by Adam on the sum of the MMDs."""
@@ -94,7 +92,7 @@ class GMMNTraining(GeneratorTraining):
             adam_step(self.weights_KP[chunk], gradient, self.moments[:, chunk], self.clock, lr)
             total += loss.detach()
             self.run.check_stop(1 / (len(self.chunks) + 1))
-        record_loss(self.clock, self.losses, total)
+        self.record_loss(total)
 
     def mmd(self, weights_KP: Tensor, chunk: slice) -> Tensor:
         """Return (K,) distances of the classes of a chunk: the root of the squared MMD, as published."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from abc import ABC, abstractmethod
-from collections.abc import Callable
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -15,9 +15,7 @@ from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
 from condenset.data.transform import denormalize
 from condenset.engine import rng
-from condenset.engine.cuda_graph import capture_step
 from condenset.methods.common import (
-    NUM_LOSSES,
     build_condensed_set,
     class_labels,
     images_per_class,
@@ -26,55 +24,32 @@ from condenset.methods.common import (
 )
 from condenset.methods.generative.generators import ImageGenerator
 from condenset.methods.generative.recipe import GenerativeRecipe
-from condenset.methods.generative.storage import find_generator, store_generator
+from condenset.methods.problem import LearningProblem
 from condenset.methods.registry import method_of
+from condenset.methods.trained_files import describe_inputs, load_or_train
 from condenset.runs.context import RunContext
-from condenset.runs.loop import run_loop
 
 
-class GeneratorTraining(ABC):
+class GeneratorTraining(LearningProblem):
     """The state of a training and its step.
 
     Attributes:
-        data, recipe, run: What is trained, how and where.
         store: The real images on the device.
-        losses: The last losses.
-        clock: The number of steps so far.
     """
 
     def __init__(self, data: ImageData, recipe: Any, run: RunContext) -> None:
-        self.data, self.recipe, self.run = data, recipe, run
+        super().__init__(data, recipe, run)
         self.store = ClassStore(data, run.compute.device)
-        self.losses = torch.zeros(NUM_LOSSES, device=run.compute.device)
-        self.clock = torch.zeros((), dtype=torch.int64, device=run.compute.device)
-
-    @property
-    @abstractmethod
-    def state(self) -> dict[str, Tensor]:
-        """Everything that changes from one step to the next."""
-
-    @abstractmethod
-    def step(self) -> None:
-        """Run one step."""
 
     @abstractmethod
     def finish(self) -> ImageGenerator:
         """Return the trained generator in evaluation mode."""
-
-    def make_key(self, purpose: str) -> Tensor:
-        """Return the key of the random numbers for a purpose."""
-        return rng.make_key(self.run.seed, purpose, device=self.clock.device)
 
     @property
     def lr(self) -> Tensor:
         """The learning rate of the current step, which falls linearly."""
         lr: Tensor = self.recipe.lr * (1 - self.clock / max(self.recipe.iterations, 1))
         return lr
-
-    def make_step(self) -> Callable[[int], None]:
-        """Return the step of the loop, captured if possible; called once the state is restored."""
-        fast_step = capture_step(self.step, list(self.state.values()), self.run.compute)
-        return lambda iteration: fast_step()
 
 
 def condense_by_generator(
@@ -95,23 +70,45 @@ def condense_by_generator(
     """
     counts, device = images_per_class(data, recipe), run.compute.device
     run.compute.reset_peak_memory()
-    # Generators learn pixels, which the set then whitens.
-    pixels = data if data.whitening is None else dataclasses.replace(data, whitening=None)
-
-    def train() -> tuple[ImageGenerator, float]:
-        problem = training(pixels, recipe, run)
-        description = f"{method_of(recipe).name}, training a generator"
-        seconds = run_loop(run, problem.state, recipe.iterations, problem.make_step, description)
-        return problem.finish(), seconds
-
-    stored = find_generator(data, recipe, run, lambda: build(data, recipe))
-    generator, seconds = stored or store_generator(data, recipe, run, *train())
+    generator, seconds = _load_or_train_generator(data, recipe, run, build, training)
     key, streams_K = rng.make_key(run.seed, "set latents", device=device), _stream_ids(data, device)
     latents_KIZ = generator.sample_latents(key, 0, streams_K, max_images_per_class(data, recipe))
     images_NCHW = remove_padding(generator.draw(latents_KIZ), counts)
     if data.whitening is not None:
         images_NCHW = data.whitening.apply(denormalize(images_NCHW, data.mean, data.std))
     return build_condensed_set(images_NCHW, class_labels(counts), data, recipe, run, seconds)
+
+
+def _load_or_train_generator(
+    data: ImageData,
+    recipe: GenerativeRecipe,
+    run: RunContext,
+    build: Callable[[ImageData, Any], ImageGenerator],
+    training: Callable[[ImageData, Any, RunContext], GeneratorTraining],
+) -> tuple[ImageGenerator, float]:
+    """Return the generator in evaluation mode, and the seconds of its training."""
+    method = method_of(recipe).name
+    # Generators learn pixels, which the set then whitens.
+    pixels = data if data.whitening is None else dataclasses.replace(data, whitening=None)
+
+    def train() -> tuple[Mapping[str, Tensor], float]:
+        problem = training(pixels, recipe, run)
+        seconds = problem.learn(description=f"{method}, training a generator")
+        return problem.finish().state_dict(), seconds
+
+    def restore(tensors: Mapping[str, Tensor], seconds: float) -> tuple[ImageGenerator, float]:
+        generator = build(data, recipe)
+        generator.load_state_dict(tensors)
+        return generator.to(run.compute.device).eval(), seconds
+
+    return load_or_train(
+        "generator",
+        {"method": method, **recipe.training_fields(), **describe_inputs(data, run)},
+        run,
+        train=train,
+        make_expected=lambda: build(data, recipe).state_dict(),
+        restore=restore,
+    )
 
 
 def _stream_ids(data: ImageData, device: torch.device) -> Tensor:

@@ -31,7 +31,6 @@ from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
 from condenset.engine.compile import functional_forward
 from condenset.engine.memory import split_evenly
-from condenset.methods.common import record_loss
 from condenset.methods.gradient.chunks import Chunk
 from condenset.methods.gradient.dc import METHOD as DC
 from condenset.methods.gradient.dc import digits_presets
@@ -51,14 +50,10 @@ class CAFERecipe(GradientMatchingRecipe):
     """Settings of CAFE.
 
     Attributes:
-        iterations: Number of networks that are sampled.
         outer_steps: Steps of the images with each network.
         inner_epochs: Epochs of the network on the images between two of those steps.
         layer_weight: Weight of the features of the layers before the last.
         discrimination: Weight of the cross-entropy of real images that synthetic class means classify.
-
-    Further fields: `network_lr` (see `GradientMatchingRecipe`); `network`, `lr`, `momentum`, `batch_size`, `init` and
-    `augment` (see `MatchingRecipe`); `ipc` and `allow_fewer` (see `Recipe`).
     """
 
     iterations: int = 2000
@@ -113,7 +108,7 @@ class FeatureAlignment(GradientMatching):
         (gradient,) = torch.autograd.grad(loss, leaf)
         self.update(self.images_NCHW, self.velocity, gradient)
         self._check_stop()
-        record_loss(self.clock, self.losses, loss)
+        self.record_loss(loss)
 
     def loss(self, real_mean_KF: Tensor, real_last_KBL: Tensor, mean_KF: Tensor, chunk: Chunk) -> Tensor:
         """Return the weighted distance of the means, and the cross-entropy of the classification by the means."""
@@ -180,5 +175,4 @@ METHOD = dataclasses.replace(
     condense=condense,
     summary="CAFE: align the features of all layers, and let synthetic class means classify real images.",
     presets=presets,
-    ipc_defaults=lambda ipc: {},
 )

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from condenset.data.image_data import ImageData
+from condenset.data.streamed_store import stored_bytes
 from condenset.engine.device import ComputeDevice
 from condenset.engine.memory import estimate_memory, num_classes_that_fit, split_evenly
 from condenset.methods.common import images_per_class, mean_weights
@@ -53,6 +54,7 @@ def classes_per_chunk(
         synthetic_per_class=max(batch_size, float32_images),
         custom_kernels=False,
         num_stored=len(data.images),
+        stored_bytes=stored_bytes(data, zca=recipe.zca),
         num_learned=data.num_classes * ipc,
     )
     return num_classes_that_fit(memory, compute, memory_limit)

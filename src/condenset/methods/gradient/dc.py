@@ -7,7 +7,7 @@ from typing import Any
 
 from condenset.methods.gradient.chunks import classes_per_chunk
 from condenset.methods.gradient.gradient_matching import condense
-from condenset.methods.recipe import TINY_NETWORK, GradientMatchingRecipe, default_loops
+from condenset.methods.recipe import TINY_NETWORK, GradientMatchingRecipe
 from condenset.methods.registry import Method
 from condenset.training.protocol import DIGITS, DIGITS_NETWORK
 
@@ -16,11 +16,7 @@ SMALL_IMAGE_STEPS = 1_000  # at the experiment scale `small`
 
 @dataclass(frozen=True, kw_only=True)
 class DCRecipe(GradientMatchingRecipe):
-    """Settings of gradient matching without augmentation; images start from noise.
-
-    Fields: `outer_steps`, `inner_epochs` and `network_lr` (see `GradientMatchingRecipe`); `network`, `iterations`,
-    `lr`, `momentum`, `batch_size`, `init` and `augment` (see `MatchingRecipe`); `ipc` and `allow_fewer` (see `Recipe`).
-    """
+    """Settings of gradient matching without augmentation; images start from noise."""
 
     init: str = "noise"
     augment: str = "none"
@@ -50,7 +46,6 @@ METHOD = Method(
     condense=condense,
     summary="Gradient matching: learn images on which a network has the loss gradients of the real images.",
     presets=presets,
-    ipc_defaults=default_loops,
     tiny={"network": TINY_NETWORK, "iterations": 2, "batch_size": 32, "outer_steps": 2, "inner_epochs": 1},
     small_iterations=small_iterations,
     classes_per_chunk=classes_per_chunk,

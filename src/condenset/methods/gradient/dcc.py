@@ -8,9 +8,9 @@ A warm-up matches each class by itself, as DC does.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -18,19 +18,17 @@ from torch import Tensor
 from condenset.config import check_non_negative_field
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
-from condenset.data.ipc import mean_ipc
 from condenset.engine.memory import split_evenly
 from condenset.errors import check
 from condenset.methods.gradient.chunks import Chunk
 from condenset.methods.gradient.dc import METHOD as DC
 from condenset.methods.gradient.dc import digits_presets
 from condenset.methods.gradient.gradient_matching import GradientMatching, solve
-from condenset.methods.recipe import LOOPS, GradientMatchingRecipe, default_loops
+from condenset.methods.recipe import GradientMatchingRecipe
 from condenset.networks.gradients import joint_gradients
 from condenset.runs.context import RunContext
 
 WARMUP_STEPS = 10  # with each network of the warm-up, as published; its later steps match all classes jointly
-DCC_LOOPS = LOOPS | {1: (10, 5)}  # one image per class has more steps than in DC
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,27 +40,17 @@ class DCCRecipe(GradientMatchingRecipe):
 
     Attributes:
         warmup: The share of the networks, the first ones, whose first 10 steps match each class by itself.
-
-    Further fields: `outer_steps`, `inner_epochs` and `network_lr` (see `GradientMatchingRecipe`); `network`,
-    `iterations`, `lr`, `momentum`, `batch_size`, `init` and `augment` (see `MatchingRecipe`); `ipc` and `allow_fewer`
-    (see `Recipe`).
     """
+
+    published_loops: ClassVar[Mapping[int, tuple[int, int]]] = {**GradientMatchingRecipe.published_loops, 1: (10, 5)}
 
     augment: str = "none"
     warmup: float = 0.25
 
     def __post_init__(self) -> None:
-        for name, default in dcc_loops(mean_ipc(self.ipc)).items():
-            if getattr(self, name) is None:
-                object.__setattr__(self, name, default)
         super().__post_init__()
         check_non_negative_field(self, "warmup")
         check(self.warmup <= 1, "warmup must be a share, from 0 to 1", self.warmup)
-
-
-def dcc_loops(ipc: int) -> dict[str, int]:
-    """Return the published outer steps and inner epochs."""
-    return default_loops(ipc, DCC_LOOPS)
 
 
 class JointGradientMatching(GradientMatching):
@@ -148,5 +136,4 @@ METHOD = dataclasses.replace(
     condense=condense,
     summary="DCC: gradient matching over all classes jointly, with the differences between classes.",
     presets=digits_presets,
-    ipc_defaults=dcc_loops,
 )

@@ -13,11 +13,7 @@ from condenset.methods.recipe import GradientMatchingRecipe
 
 @dataclass(frozen=True, kw_only=True)
 class DSARecipe(GradientMatchingRecipe):
-    """Settings of gradient matching with Siamese augmentation; images start from real images.
-
-    Fields: `outer_steps`, `inner_epochs` and `network_lr` (see `GradientMatchingRecipe`); `network`, `iterations`,
-    `lr`, `momentum`, `batch_size`, `init` and `augment` (see `MatchingRecipe`); `ipc` and `allow_fewer` (see `Recipe`).
-    """
+    """Settings of gradient matching with Siamese augmentation; images start from real images."""
 
 
 def presets(ipc: int, dataset: str, size: int) -> dict[str, Any]:

@@ -22,23 +22,20 @@ from condenset.engine import rng
 from condenset.engine.compile import compile_second_order, uses_custom_kernels
 from condenset.engine.cuda_graph import capture_step
 from condenset.methods.common import (
-    NUM_LOSSES,
     build_condensed_set,
     class_labels,
-    describe_job,
     images_per_class,
     initial_compact_images,
-    record_loss,
     remove_padding,
 )
 from condenset.methods.gradient.chunks import Chunk, classes_per_chunk, split_classes
 from condenset.methods.gradient.distance import Gradients, row_distance
 from condenset.methods.gradient.norms import BatchNormStatistics
+from condenset.methods.problem import LearningProblem
 from condenset.methods.recipe import GradientMatchingRecipe
 from condenset.methods.samplers import sample_new_networks
 from condenset.networks.gradients import class_gradients, class_gradients_by_backward
 from condenset.runs.context import RunContext
-from condenset.runs.loop import run_loop
 from condenset.training.dataset import DeviceDataset
 from condenset.training.protocol import Protocol
 from condenset.training.trainer import Trainer
@@ -63,27 +60,28 @@ def solve(
         labels, partition = class_labels(counts), problem.partition
         return build_condensed_set(problem.images_NCHW, labels, data, recipe, run, seconds, partition=partition)
 
-    return result(run_loop(run, problem.state, recipe.image_steps, problem.make_step, describe_job(recipe), result))
+    return result(problem.learn(result, iterations=recipe.image_steps))
 
 
-class GradientMatching:
+class GradientMatching(LearningProblem):
     """The state of a run and its step: match gradients once, then train the network for some epochs.
 
     Real gradients are computed in the run's precision. Synthetic gradients are differentiated again, so they are
     computed in float32. Variants override the distance, the gradients, or the training of the network.
     """
 
+    recipe: GradientMatchingRecipe
     distance_name = "gradient distance"  # identifies what `loss_and_gradient` computes, in the cache of compiled code
     differentiates_weights = False  # whether `compute_gradients` differentiates by the weights themselves
 
     def __init__(self, data: ImageData, recipe: GradientMatchingRecipe, run: RunContext, counts: list[int]) -> None:
+        super().__init__(data, recipe, run)
         device = run.compute.device
-        self.recipe, self.run, self.data = recipe, run, data
         self.stages = augment.parse_strategy(recipe.augment, allow_hflip=data.allow_hflip)
         self.networks = sample_new_networks(recipe.network, data, run.seed, run.compute)
         self.dtype = torch.float32 if self.networks.on_host else run.compute.dtype  # of the real gradients
         uses = ("augment", "real", "norm", "order", "training")
-        self.keys = {use: rng.make_key(run.seed, use, device=device) for use in uses}
+        self.keys = {use: self.make_key(use) for use in uses}
         self.store = ClassStore(data, device)
         self.batch_size = min(recipe.batch_size, max(data.class_counts))
 
@@ -92,8 +90,6 @@ class GradientMatching:
         initial_KICHW = initial_compact_images(self.store, recipe.init, run.seed, max(counts), self.partition)
         self.images_NCHW = remove_padding(initial_KICHW, counts)
         self.velocity = torch.zeros_like(self.images_NCHW)
-        self.losses = torch.zeros(NUM_LOSSES, device=device)
-        self.clock = torch.zeros((), dtype=torch.int64, device=device)
 
         self.trainer = self._make_trainer(data, counts)
         self.trainer.start(torch.zeros_like(self.trainer.weights), self.keys["training"])
@@ -131,10 +127,9 @@ class GradientMatching:
         return row_distance(real, synthetic).sum()
 
     @property
-    def state(self) -> dict[str, Tensor]:
-        """Everything that changes from one step to the next."""
-        names = ("images", "velocity", "losses", "clock", "weights", "trained")
-        return dict(zip(names, (*self.match_state, self.trainer.weights, self.trainer.clock), strict=True))
+    def learned(self) -> dict[str, Tensor]:
+        network = {"weights": self.trainer.weights, "trained": self.trainer.clock}
+        return {"images": self.images_NCHW, "velocity": self.velocity, **network}
 
     @property
     def match_state(self) -> list[Tensor]:
@@ -223,7 +218,7 @@ class GradientMatching:
             self.update(images, velocity, gradient)
             total += loss
             self._check_stop()
-        record_loss(self.clock, self.losses, total)
+        self.record_loss(total)
 
     def update(self, images_NCHW: Tensor, velocity: Tensor, gradient: Tensor) -> None:
         """Update images by one step of SGD with momentum, in place."""

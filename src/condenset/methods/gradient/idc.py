@@ -41,14 +41,10 @@ class IDCRecipe(GradientMatchingRecipe):
     """Settings of IDC.
 
     Attributes:
-        iterations: Number of networks that are sampled.
         outer_steps: Steps of the images with each network.
         inner_epochs: Trainings of the network between two of those steps.
         train_images: Real images, chosen at random, that the network sees in each training.
         partition: Divide every image into this number of parts per side. Each part decodes to a full image.
-
-    Further fields: `network_lr` (see `GradientMatchingRecipe`); `network`, `lr`, `momentum`, `batch_size`, `init` and
-    `augment` (see `MatchingRecipe`); `ipc` and `allow_fewer` (see `Recipe`).
     """
 
     iterations: int = 2000
@@ -92,9 +88,9 @@ class EfficientMatching(GradientMatching):
         return Trainer(self.recipe.network, train_set, protocol, self.run.compute)
 
     @property
-    def state(self) -> dict[str, Tensor]:
-        """Everything that changes from one step to the next; the network trains with momentum."""
-        return super().state | {"network_velocity": self.trainer.velocity}
+    def learned(self) -> dict[str, Tensor]:
+        """What is learned, and the momentum of the network."""
+        return super().learned | {"network_velocity": self.trainer.velocity}
 
     @property
     def max_train_steps(self) -> int:
@@ -128,9 +124,10 @@ def check_recipe(data: ImageData, recipe: IDCRecipe, compute: ComputeDevice, mem
 
 
 def presets(ipc: int, dataset: str, size: int) -> dict[str, Any]:
-    """Return no partition for small images, and quick settings for the digits."""
+    """Return the learning rate, no partition for small images, and quick settings for the digits."""
     quick = digits_presets(ipc, dataset, size)
     return {
+        "lr": 0.0125 * ipc,
         "partition": default_partition(size),
         **quick,
         **({"inner_epochs": 1, "train_images": 256} if quick else {}),
@@ -144,7 +141,6 @@ METHOD = dataclasses.replace(
     condense=condense,
     summary="IDC: gradient matching of partitioned images, with networks that train on real images.",
     presets=presets,
-    ipc_defaults=lambda ipc: {"lr": 0.0125 * ipc},
     tiny={**DC.tiny, "train_images": 64},
     check=check_recipe,
 )

@@ -6,11 +6,9 @@ weight 1, colour, crop and cutout together, pixels kept in their range.
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 
-from condenset.methods.matching.dm import METHOD as DM
-from condenset.methods.matching.dm import partitioned_presets
+from condenset.methods.matching.dm import make_variant
 from condenset.methods.matching.recipe import PARTITIONED_LR, PartitionedRecipe
 
 
@@ -23,13 +21,9 @@ class DANCERecipe(PartitionedRecipe):
     calibration: float = 1.0
 
 
-METHOD = dataclasses.replace(
-    DM,
-    name="dance",
-    recipe=DANCERecipe,
-    variant_of="dm",
-    summary="DANCE: partitioned images matched in interpolated networks and calibrated by trained ones.",
-    presets=partitioned_presets,
-    ipc_defaults=lambda ipc: {"lr": PARTITIONED_LR * ipc},
-    schedules={},
+METHOD = make_variant(
+    "dance",
+    DANCERecipe,
+    "DANCE: partitioned images matched in interpolated networks and calibrated by trained ones.",
+    lr_per_image=PARTITIONED_LR,
 )

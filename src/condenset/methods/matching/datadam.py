@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from typing import Any
 
 from condenset.methods.matching.dm import METHOD as DM
 from condenset.methods.matching.dm import presets as dm_presets
@@ -23,12 +24,18 @@ class DataDAMRecipe(DMRecipe):
     iterations: int = 8_000
 
 
+def presets(ipc: int, dataset: str, size: int) -> dict[str, Any]:
+    """Return the learning rate of dm, and its quick settings for the digits."""
+    fields = dm_presets(ipc, dataset, size)
+    return fields if (dataset, size) == DIGITS else {"lr": fields["lr"]}
+
+
 METHOD = dataclasses.replace(
     DM,
     name="datadam",
     recipe=DataDAMRecipe,
     variant_of="dm",
     summary="DataDAM: match the attention maps of the earlier blocks in random networks.",
-    presets=lambda ipc, dataset, size: dm_presets(ipc, dataset, size) if (dataset, size) == DIGITS else {},
+    presets=presets,
     schedules={},
 )

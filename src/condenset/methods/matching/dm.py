@@ -30,12 +30,12 @@ from condenset.methods.matching.network_source import (
     prepare_networks,
 )
 from condenset.methods.matching.objectives import estimate_objective_memory, make_objective, mean_distance
-from condenset.methods.matching.pools.training import check_pool_memory
 from condenset.methods.matching.recipe import POOL_SAMPLERS, DMRecipe
 from condenset.methods.matching.sets import Chunk
-from condenset.methods.matching.user_functions import find_function
+from condenset.methods.matching.user_functions import own_function_dependence
+from condenset.methods.pools.pool_training import check_pool_memory
 from condenset.methods.recipe import TINY_NETWORK
-from condenset.methods.registry import Method
+from condenset.methods.registry import Method, Presets, no_presets
 from condenset.methods.samplers import build_on_meta, make_forward
 from condenset.runs.context import RunContext
 from condenset.training.protocol import DIGITS, DIGITS_NETWORK
@@ -48,18 +48,15 @@ class DistributionMatching(Matcher):
         """Update the synthetic images of a chunk of classes, and return their loss before the update."""
         transform = self.sample_augmentation(chunk)  # one per class, shared by real and synthetic images
         real_KBF = self.embed_real(network, self.sample_real(chunk, transform), chunk)
-        loss = torch.zeros((), device=self.clock.device)
-        for group in self.sets.groups:  # one group, unless batch norm keeps sets of several sizes apart
-            images_KICHW = self.sets.images(chunk, group)
-            augmented_KICHW = self.augment(self.sets.decode(images_KICHW), transform)
-            synthetic_KIF = self.embed_synthetic(network, augmented_KICHW, chunk, group)
-            distance = self.distance(real_KBF, synthetic_KIF, chunk, group)
-            if classifier is not None:
-                distance = distance + self.calibrate(classifier, augmented_KICHW, chunk, group)
-            (gradient,) = torch.autograd.grad(distance, images_KICHW)
-            self.sets.update(chunk, group, gradient, self.clock)
-            loss += distance.detach()
-        return loss
+        images_KICHW = self.sets.images(chunk)
+        augmented_KICHW = self.augment(self.sets.decode(images_KICHW), transform)
+        synthetic_KIF = self.embed_synthetic(network, augmented_KICHW, chunk)
+        loss = self.distance(real_KBF, synthetic_KIF, chunk)
+        if classifier is not None:
+            loss = loss + self.calibrate(classifier, augmented_KICHW, chunk)
+        (gradient,) = torch.autograd.grad(loss, images_KICHW)
+        self.sets.update(chunk, gradient, self.clock)
+        return loss.detach()
 
 
 def condense(data: ImageData, recipe: DMRecipe, run: RunContext) -> CondensedSet:
@@ -150,8 +147,12 @@ def _estimate_objective(network: nn.Module, data: ImageData, recipes: Sequence[D
 
 
 def can_share(recipe: DMRecipe, other: DMRecipe) -> bool:
-    """Return whether `condense_sizes` can learn the sets of both recipes at once."""
-    if recipe.sampler == "queue":  # its networks train on one set
+    """Return whether `condense_sizes` can learn the sets of both recipes at once.
+
+    The queue trains on one set. Batch norm would mix the sets, and the user's own networks may contain it.
+    """
+    is_built_in = recipe.sampler in ("random", *POOL_SAMPLERS) and networks.has_default_init(recipe.network)
+    if not is_built_in or networks.uses_batch_norm(recipe.network):
         return False
     return dataclasses.replace(other, ipc=recipe.ipc, lr=recipe.lr, allow_fewer=recipe.allow_fewer) == recipe
 
@@ -160,12 +161,11 @@ def num_that_fit(data: ImageData, recipes: Sequence[DMRecipe], run: RunContext) 
     """Return how many of the recipes, counted from the first, can be learned at once within the memory limit."""
     network = _build_embedding(recipes[0], data)
     limit = default_memory_limit(run.compute, run.memory_limit)
-    num_classes = data.num_classes if networks.uses_batch_norm(network) else 1
     estimates = (
         _estimate_memory(network, data, recipes[:num], run.compute, run.memory_limit)
         for num in range(2, len(recipes) + 1)
     )
-    return 1 + sum(limit is None or estimate.total(num_classes) <= limit for estimate in estimates)
+    return 1 + sum(limit is None or estimate.total(num_classes=1) <= limit for estimate in estimates)
 
 
 def estimate_memory(data: ImageData, recipe: DMRecipe, compute: ComputeDevice, memory_limit: int | None) -> int:
@@ -195,31 +195,27 @@ def check_recipe(data: ImageData, recipe: DMRecipe, compute: ComputeDevice, memo
         memory = _estimate_memory(network, data, [recipe], compute, memory_limit)
         check_batch_norm_memory(memory, data.num_classes, memory_limit)
     if recipe.sampler in POOL_SAMPLERS and not recipe.has_pool:
-        check_pool_memory(data, compute, memory_limit)
+        check_pool_memory(data, compute, memory_limit, zca=recipe.zca)
 
 
 def class_dependence(recipe: DMRecipe) -> str:
     """Return why the classes cannot be condensed separately, or on other machines."""
     if recipe.sampler == "queue":
         return "its networks train on the synthetic images of all classes"
-    if find_function("sampler", recipe.sampler) or find_function("objective", recipe.objective):
-        return "workers do not have your own function"
+    if reason := own_function_dependence(recipe):
+        return reason
     if not networks.has_default_init(recipe.network):
         return f"workers do not have your own network {recipe.network!r}"
     return "batch norm mixes the classes" if networks.uses_batch_norm(recipe.network) else ""
 
 
 def presets(ipc: int, dataset: str, size: int) -> dict[str, Any]:
-    """Return the paper's settings for large images, and quick settings for the digits."""
+    """Return the paper's settings for large sets and images, and quick settings for the digits."""
+    lr = 10.0 if ipc >= 100 else 1.0  # larger sets have a smaller loss
     if (dataset, size) == DIGITS:
-        pool = {"pool_size": 3, "pool_epochs": 10}
-        return {"iterations": _digits_iterations(ipc), "batch_size": 64, "network": DIGITS_NETWORK, **pool}
-    return {"iterations": 10_000} if size >= 64 else {}
-
-
-def partitioned_presets(ipc: int, dataset: str, size: int) -> dict[str, Any]:
-    """Return the presets of variants with partitioned images: those of dm, and the partition for the image size."""
-    return {**presets(ipc, dataset, size), "partition": default_partition(size)}
+        quick = {"batch_size": 64, "network": DIGITS_NETWORK, "pool_size": 3, "pool_epochs": 10}
+        return {"lr": lr, "iterations": _digits_iterations(ipc), **quick}
+    return {"lr": lr, "iterations": 10_000} if size >= 64 else {"lr": lr}
 
 
 def fast_schedule(ipc: int, dataset: str, size: int) -> dict[str, Any]:
@@ -251,7 +247,6 @@ METHOD = Method(
     condense=condense,
     summary="Distribution matching: learn images whose mean embedding in random networks equals the class mean.",
     presets=presets,
-    ipc_defaults=lambda ipc: {"lr": 10.0 if ipc >= 100 else 1.0},  # larger sets have a smaller loss
     schedules={"fast": fast_schedule, "paper": paper_schedule},
     tiny={"network": TINY_NETWORK, "iterations": 5, "batch_size": 32, "pool_size": 1, "pool_epochs": 1},
     check=check_recipe,
@@ -265,3 +260,37 @@ METHOD = Method(
     supports_snapshots=True,
     streams_images=True,
 )
+
+
+def make_variant(
+    name: str,
+    recipe: type[DMRecipe],
+    summary: str,
+    *,
+    lr_per_image: float,
+    more_presets: Presets = no_presets,
+    **changes: Any,
+) -> Method:
+    """Return a variant of dm with partitioned images.
+
+    Args:
+        name, recipe, summary: As of `Method`.
+        lr_per_image: Learning rate per image of a class.
+        more_presets: Presets beyond those of dm, the learning rate, and the partition for the image size.
+        changes: Further fields of `Method` that differ from those of dm.
+    """
+
+    def variant_presets(ipc: int, dataset: str, size: int) -> dict[str, Any]:
+        fields = {"lr": lr_per_image * ipc, "partition": default_partition(size)}
+        return {**presets(ipc, dataset, size), **fields, **more_presets(ipc, dataset, size)}
+
+    return dataclasses.replace(
+        METHOD,
+        name=name,
+        recipe=recipe,
+        summary=summary,
+        variant_of=METHOD.name,
+        presets=variant_presets,
+        schedules={},
+        **changes,
+    )

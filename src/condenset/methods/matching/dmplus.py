@@ -36,18 +36,14 @@ class DMPlusRecipe(DMRecipe):
     iterations: int = 10_000
 
 
-def ipc_defaults(ipc: int) -> dict[str, Any]:
-    """Return the settings that depend on the number of images per class."""
-    return {"lr": max(5.0, float(ipc)), "calibration": min(3.0, 10 / ipc)}
-
-
 def presets(ipc: int, dataset: str, size: int) -> dict[str, Any]:
-    """Return the partition for an image size, shorter runs for large images and sets, and settings of datasets."""
+    """Return settings by set and image size, shorter runs for large images and sets, and settings of datasets."""
     partition = default_partition(size, 4 if ipc == 1 and size >= 32 else 2)
+    by_size = {"lr": max(5.0, float(ipc)), "partition": partition}
     large = {"calibration": max(0.6, 10 / ipc), "iterations": 5_000} if dataset == "cifar100" and ipc > 10 else {}
     shorter: dict[str, Any] = {"iterations": 3_000, "pool_size": 5, "pool_epochs": 30} if size >= 64 else {}
     quick = {**dm_presets(ipc, dataset, size), "iterations": 200} if (dataset, size) == DIGITS else {}
-    return {**large, **shorter, **quick, "partition": partition}
+    return {"calibration": min(3.0, 10 / ipc), **large, **shorter, **quick, **by_size}
 
 
 METHOD = dataclasses.replace(
@@ -56,6 +52,5 @@ METHOD = dataclasses.replace(
     recipe=DMPlusRecipe,
     summary="DM+: the best combination of partition, trained networks, calibration and averaging.",
     presets=presets,
-    ipc_defaults=ipc_defaults,
     schedules={},
 )

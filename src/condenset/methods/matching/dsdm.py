@@ -5,11 +5,9 @@ Settings of the paper: partition with factor 2, covariances with weight 50, stat
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 
-from condenset.methods.matching.dm import METHOD as DM
-from condenset.methods.matching.dm import partitioned_presets
+from condenset.methods.matching.dm import make_variant
 from condenset.methods.matching.recipe import PARTITIONED_LR, PartitionedRecipe
 
 
@@ -21,13 +19,9 @@ class DSDMRecipe(PartitionedRecipe):
     sampler: str = "checkpoints"
 
 
-METHOD = dataclasses.replace(
-    DM,
-    name="dsdm",
-    recipe=DSDMRecipe,
-    variant_of="dm",
-    summary="DSDM: partitioned images matched by mean and covariance in trained networks.",
-    presets=partitioned_presets,
-    ipc_defaults=lambda ipc: {"lr": PARTITIONED_LR * ipc},
-    schedules={},
+METHOD = make_variant(
+    "dsdm",
+    DSDMRecipe,
+    "DSDM: partitioned images matched by mean and covariance in trained networks.",
+    lr_per_image=PARTITIONED_LR,
 )

@@ -5,11 +5,9 @@ Settings of the paper: factor 2, a queue of 100 networks, cross-entropy with wei
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 
-from condenset.methods.matching.dm import METHOD as DM
-from condenset.methods.matching.dm import partitioned_presets
+from condenset.methods.matching.dm import make_variant
 from condenset.methods.matching.recipe import DMRecipe
 
 
@@ -23,13 +21,9 @@ class IDMRecipe(DMRecipe):
     iterations: int = 20_000
 
 
-METHOD = dataclasses.replace(
-    DM,
-    name="idm",
-    recipe=IDMRecipe,
-    variant_of="dm",
-    summary="IDM: partitioned images matched in a queue of networks that train on them.",
-    presets=partitioned_presets,
-    ipc_defaults=lambda ipc: {"lr": 0.2 * ipc},
-    schedules={},
+METHOD = make_variant(
+    "idm",
+    IDMRecipe,
+    "IDM: partitioned images matched in a queue of networks that train on them.",
+    lr_per_image=0.2,
 )

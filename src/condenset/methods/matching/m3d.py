@@ -5,11 +5,9 @@ Settings of the paper: partition with factor 2, Gaussian kernels of five bandwid
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 
-from condenset.methods.matching.dm import METHOD as DM
-from condenset.methods.matching.dm import partitioned_presets
+from condenset.methods.matching.dm import make_variant
 from condenset.methods.matching.recipe import DMRecipe
 
 
@@ -22,13 +20,9 @@ class M3DRecipe(DMRecipe):
     iterations: int = 10_000
 
 
-METHOD = dataclasses.replace(
-    DM,
-    name="m3d",
-    recipe=M3DRecipe,
-    variant_of="dm",
-    summary="M3D: partitioned images matched under Gaussian kernels of several bandwidths.",
-    presets=partitioned_presets,
-    ipc_defaults=lambda ipc: {"lr": 10.0 * ipc},
-    schedules={},
+METHOD = make_variant(
+    "m3d",
+    M3DRecipe,
+    "M3D: partitioned images matched under Gaussian kernels of several bandwidths.",
+    lr_per_image=10.0,
 )

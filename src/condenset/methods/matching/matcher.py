@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -22,20 +22,19 @@ from condenset.data.streamed_store import StreamedStore
 from condenset.engine import cuda_graph, rng
 from condenset.engine.compile import Forward
 from condenset.engine.memory import MemoryEstimate
-from condenset.methods.common import NUM_LOSSES, build_condensed_set, describe_job, record_loss
+from condenset.methods.common import build_condensed_set, describe_job
 from condenset.methods.matching.memory import max_classes_per_pass, real_images_per_pass
 from condenset.methods.matching.objectives import Objective
-from condenset.methods.matching.sets import Chunk, PaddingMask, Parametrization, SetGroup, SyntheticSets
+from condenset.methods.matching.sets import Chunk, PaddingMask, Parametrization, SyntheticSets
 from condenset.methods.matching.streamed_step import capture_streamed_step
-from condenset.methods.samplers import NetworkSampler, make_loop_step
+from condenset.methods.problem import LearningProblem
+from condenset.methods.samplers import NetworkSampler
 from condenset.runs.context import RunContext
-from condenset.runs.loop import run_loop
 
 PIXELS = Parametrization()  # the images themselves
-NO_MEMORY = MemoryEstimate(0, 0)
 
 
-class Matcher(ABC):
+class Matcher(LearningProblem):
     """State of a run that matches features of real and synthetic images, class by class.
 
     A subclass defines the step. Shapes: K classes, N images per class, F features.
@@ -73,10 +72,10 @@ class Matcher(ABC):
         dtype: torch.dtype,
         memory: MemoryEstimate,
     ) -> None:
-        device = run.compute.device
-        self.data, self.recipe, self.run, self.dtype = data, recipes[0], run, dtype
+        super().__init__(data, recipes[0], run)
+        device, self.dtype = run.compute.device, dtype
         self.networks, self.objective, self.stages = sampler, objective, stages
-        self.real_key, self.augment_key = (rng.make_key(run.seed, use, device=device) for use in ("real", "augment"))
+        self.real_key, self.augment_key = map(self.make_key, ("real", "augment"))
         self.forward, self.classify, self.calibration = forward, classify, calibration
         self.images_per_pass = real_images_per_pass(network, data, run.compute)
         batch_norm = networks.uses_batch_norm(network)
@@ -91,18 +90,14 @@ class Matcher(ABC):
             self.store,
             run.seed,
             batch_size=self.batch_size,
-            separate=batch_norm,
             parametrization=parametrization,
         )
-        self.losses = torch.zeros(NUM_LOSSES, device=device)
-        self.clock = torch.zeros((), dtype=torch.int64, device=device)
         self.chunks = self.sets.split(max_classes_per_pass(data, run, memory, batch_norm=batch_norm))
         self.provenance: dict[str, Any] = {}
 
     @property
-    def state(self) -> dict[str, Tensor]:
-        """Everything that changes from one iteration to the next."""
-        return {**self.sets.state, **self.networks.state, "losses": self.losses, "clock": self.clock}
+    def learned(self) -> dict[str, Tensor]:
+        return {**self.sets.state, **self.networks.state}
 
     @abstractmethod
     def match(self, network: dict[str, Tensor], classifier: dict[str, Tensor] | None, chunk: Chunk) -> Tensor:
@@ -124,7 +119,7 @@ class Matcher(ABC):
     def end_step(self, total_loss: Tensor) -> None:
         """Train the networks, if the sampler does so, and advance the clock."""
         self.networks.train(self.clock, self.sets)
-        record_loss(self.clock, self.losses, total_loss)
+        self.record_loss(total_loss)
 
     def sample_augmentation(self, chunk: Chunk) -> Transform | None:
         """Sample one augmentation per class, which real and synthetic images share."""
@@ -162,11 +157,9 @@ class Matcher(ABC):
         """Return (K, B, F) features of real images, without gradient."""
         return self._apply(self.forward, network, images_KBCHW, chunk.real, self.images_per_pass)
 
-    def embed_synthetic(
-        self, network: dict[str, Tensor], images_KICHW: Tensor, chunk: Chunk, group: SetGroup
-    ) -> Tensor:
+    def embed_synthetic(self, network: dict[str, Tensor], images_KICHW: Tensor, chunk: Chunk) -> Tensor:
         """Return (K, I, F) features of synthetic images."""
-        return self._apply(self.forward, network, images_KICHW, chunk.synthetic[group.index])
+        return self._apply(self.forward, network, images_KICHW, chunk.synthetic)
 
     def _apply(
         self,
@@ -189,23 +182,22 @@ class Matcher(ABC):
             features = features.new_zeros(len(images), features.shape[1]).index_copy(0, mask.positions, features)
         return features.view(*images_KNCHW.shape[:2], -1)
 
-    def calibrate(self, classifier: dict[str, Tensor], images_KICHW: Tensor, chunk: Chunk, group: SetGroup) -> Tensor:
+    def calibrate(self, classifier: dict[str, Tensor], images_KICHW: Tensor, chunk: Chunk) -> Tensor:
         """Return the cross-entropy of synthetic images under a trained network: class means, summed and weighted."""
         assert self.classify is not None
         total = torch.zeros((), device=self.clock.device)
-        mask = chunk.synthetic[group.index]
         labels_KI = (self.data.first_class + chunk.classes_K)[:, None].expand(images_KICHW.shape[:2])
-        logits_KIL = self._apply(self.classify, classifier, images_KICHW, mask)
+        logits_KIL = self._apply(self.classify, classifier, images_KICHW, chunk.synthetic)
         entropy_KI = F.cross_entropy(logits_KIL.float().mT, labels_KI, reduction="none")
-        for columns, weight_KI in group.split(mask):
+        for columns, weight_KI in self.sets.split_columns(chunk):
             part_KI = entropy_KI[:, columns]
             total = total + (part_KI.mean(1) if weight_KI is None else (part_KI * weight_KI).sum(1)).sum()
         return self.calibration * total
 
-    def distance(self, real_KBF: Tensor, synthetic_KIF: Tensor, chunk: Chunk, group: SetGroup) -> Tensor:
-        """Return the objective, summed over the classes of a chunk and the sets of a group."""
+    def distance(self, real_KBF: Tensor, synthetic_KIF: Tensor, chunk: Chunk) -> Tensor:
+        """Return the objective, summed over the classes of a chunk and the sets."""
         total = torch.zeros((), device=self.clock.device)
-        for columns, weight_KI in group.split(chunk.synthetic[group.index]):
+        for columns, weight_KI in self.sets.split_columns(chunk):
             distance_K = self.objective(real_KBF, synthetic_KIF[:, columns], chunk.real.weight_KN, weight_KI)
             total = total + distance_K.sum()
         return total
@@ -230,22 +222,27 @@ class Matcher(ABC):
         description = describe_job(*(set_slice.recipe for set_slice in slices))
         description += ", images streamed" if self.memory.is_streamed else ""
         try:
-            seconds = run_loop(run, self.state, self.recipe.iterations, self.make_step, description, make_sets)
+            seconds = self.learn(make_sets, description=description)
         finally:
             self.close()
         return make_sets(seconds)
 
+    @property
+    def can_capture(self) -> bool:
+        """Whether the step can be captured as a whole. A step that reads images from disk is captured in parts."""
+        return super().can_capture and not isinstance(self.store, StreamedStore)
+
     def make_step(self) -> Callable[[int], None]:
         """Return the step of the loop, captured if possible; called once the state is restored."""
         if not isinstance(self.store, StreamedStore):
-            return make_loop_step(self.step, self.state, self.networks, self.run.compute)
+            return super().make_step()
         max_images = max(len(chunk.classes_K) for chunk in self.chunks) * self.batch_size
         captured = cuda_graph.supports_graphs(self.run.compute.device) and not self.networks.on_host
         step = self._capture_streamed_step() if captured else None
         self.stream = stream = BatchStream(self.store, self._iter_indices(int(self.clock)), max_images)
         if step is not None:
             return lambda iteration: step(stream)
-        return make_loop_step(self.step, self.state, self.networks, self.run.compute, captured=False)
+        return super().make_step()
 
     def _capture_streamed_step(self) -> Callable[[BatchStream], None]:
         def match(number: int, batch: ImageBatch) -> Tensor:

@@ -10,7 +10,7 @@ from torch import nn
 from condenset import networks
 from condenset.data.batch_stream import NUM_BUFFERS
 from condenset.data.image_data import ImageData
-from condenset.data.streamed_store import is_streamed
+from condenset.data.streamed_store import is_streamed, stored_bytes
 from condenset.engine import cuda_graph
 from condenset.engine.compile import uses_custom_kernels
 from condenset.engine.device import ComputeDevice
@@ -80,23 +80,24 @@ def estimate_matching_memory(
         network_bytes: Bytes of the networks that the sampler holds.
         synthetic_factor: Passes of decoded images through networks per stored image.
     """
-    ipcs = [max_images_per_class(data, recipe) for recipe in recipes]
+    zca, ipcs = recipes[0].zca, [max_images_per_class(data, recipe) for recipe in recipes]
     batch_size = min(recipes[0].batch_size, data.largest_class)
     estimate = estimate_memory(
         network,
         compute,
         (data.channels, data.size, data.size),
         real_per_class=batch_size,
-        synthetic_per_class=synthetic_factor * (max(ipcs) if networks.uses_batch_norm(network) else sum(ipcs)),
+        synthetic_per_class=synthetic_factor * sum(ipcs),
         custom_kernels=uses_custom_kernels(network, compute),
         num_stored=len(data.images),
+        stored_bytes=stored_bytes(data, zca=zca),
         num_learned=data.num_classes * sum(ipcs),
         images_per_pass=real_images_per_pass(network, data, compute),
         objective_bytes=objective.bytes_per_class,
     )
     fixed_bytes = estimate.fixed_bytes + objective.fixed_bytes + network_bytes
-    if not is_streamed(data, compute, memory_limit):
+    if not is_streamed(data, compute, memory_limit, zca=zca):
         return MemoryEstimate(fixed_bytes, estimate.bytes_per_class)
     num_buffers = NUM_BUFFERS + cuda_graph.supports_graphs(compute.device)  # a copy for the graphs
     buffer_bytes = num_buffers * batch_size * data.images[0].numel()
-    return MemoryEstimate(fixed_bytes - data.images.numel(), estimate.bytes_per_class, buffer_bytes)
+    return MemoryEstimate(fixed_bytes - stored_bytes(data, zca=zca), estimate.bytes_per_class, buffer_bytes)

@@ -6,13 +6,12 @@ the paper's optional network that learns them is left out.
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
-from typing import Any
 
 from condenset.methods.matching.dm import METHOD as DM
-from condenset.methods.matching.dm import partitioned_presets
+from condenset.methods.matching.dm import make_variant
 from condenset.methods.matching.recipe import PARTITIONED_LR, PartitionedRecipe
+from condenset.training.protocol import DIGITS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,20 +24,16 @@ class NCFMRecipe(PartitionedRecipe):
     calibration: float = 1.0
 
 
-def presets(ipc: int, dataset: str, size: int) -> dict[str, Any]:
+def more_presets(ipc: int, dataset: str, size: int) -> dict[str, str]:
     """Return quick settings for the digits: the frequencies take most of the time on a CPU."""
-    preset = partitioned_presets(ipc, dataset, size)
-    return preset | {"objective": "characteristic(frequencies=256)"} if "network" in preset else preset
+    return {"objective": "characteristic(frequencies=256)"} if (dataset, size) == DIGITS else {}
 
 
-METHOD = dataclasses.replace(
-    DM,
-    name="ncfm",
-    recipe=NCFMRecipe,
-    variant_of="dm",
-    summary="NCFM: partitioned images matched by characteristic functions in trained networks.",
-    presets=presets,
+METHOD = make_variant(
+    "ncfm",
+    NCFMRecipe,
+    "NCFM: partitioned images matched by characteristic functions in trained networks.",
+    lr_per_image=PARTITIONED_LR,
+    more_presets=more_presets,
     tiny={**DM.tiny, "objective": "characteristic(frequencies=16)"},
-    ipc_defaults=lambda ipc: {"lr": PARTITIONED_LR * ipc},
-    schedules={},
 )

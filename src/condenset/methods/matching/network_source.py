@@ -21,19 +21,19 @@ from condenset.engine.device import ComputeDevice
 from condenset.engine.tasks import SharedValue, write_files
 from condenset.errors import UserError, check
 from condenset.io.directories import temporary_directory
-from condenset.methods.matching.pools.pool import (
+from condenset.methods.matching.queue import NetworkQueue, queue_size
+from condenset.methods.matching.recipe import POOL_SAMPLERS, DMRecipe
+from condenset.methods.matching.user_functions import UserNetworks, find_function
+from condenset.methods.pools.pool import (
     POOL_FILE,
     NetworkPool,
     PoolState,
     check_pool_parent,
     weights_dtype,
 )
-from condenset.methods.matching.pools.trainer import checkpoint_epochs
-from condenset.methods.matching.pools.training import expert_protocol, fill_run_pool
-from condenset.methods.matching.queue import NetworkQueue, queue_size
-from condenset.methods.matching.recipe import POOL_SAMPLERS, DMRecipe
-from condenset.methods.matching.user_functions import UserNetworks, find_function
-from condenset.methods.samplers import NetworkSampler, PoolNetworks, TrainedNetworks, build_on_meta, sample_new_networks
+from condenset.methods.pools.pool_training import expert_protocol, fill_run_pool
+from condenset.methods.pools.trainer import checkpoint_epochs
+from condenset.methods.samplers import NetworkSampler, TrainedNetworks, build_on_meta, sample_new_networks
 from condenset.runs.context import RunContext
 
 NUM_CHECKPOINTS = 20  # states per network of a pool, besides the initial one; all samplers share the pool
@@ -141,7 +141,8 @@ def _use_group(recipe: DMRecipe, data: ImageData, run: RunContext) -> NetworkSou
         "networks": len(states),
         "seconds": pool.seconds(states),
     }
-    return NetworkSource(PoolNetworks(network, weights_GP, run.seed), None, {"pool": entry})
+    sampler = TrainedNetworks(network, weights_GP[:, None], run.seed, "final")
+    return NetworkSource(sampler, None, {"pool": entry})
 
 
 def _load_or_train_pool(

@@ -5,7 +5,7 @@ Shapes: K classes, B real and I synthetic images per class, F features, T freque
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -47,14 +47,8 @@ def covariance_distance(weight: float) -> Objective:
         synthetic_weight_KI: Tensor | None = None,
     ) -> Tensor:
         real, synthetic = _centered(real_KBF, real_weight_KB), _centered(synthetic_KIF, synthetic_weight_KI)
-        distance_K = sum(
-            sign * pair_mean((x_KNF @ y_KMF.mT).square(), x_weight, y_weight)
-            for sign, (x_KNF, x_weight), (y_KMF, y_weight) in (
-                (1, (real, real_weight_KB), (real, real_weight_KB)),
-                (-2, (real, real_weight_KB), (synthetic, synthetic_weight_KI)),
-                (1, (synthetic, synthetic_weight_KI), (synthetic, synthetic_weight_KI)),
-            )
-        )
+        products = ((x_KNF @ y_KMF.mT).square() for x_KNF, y_KMF in _make_pairs(real, synthetic))
+        distance_K = _pair_distance(products, real_weight_KB, synthetic_weight_KI)
         means_K = mean_distance(real_KBF, synthetic_KIF, real_weight_KB, synthetic_weight_KI)
         return means_K + weight / real_KBF.shape[2] * distance_K
 
@@ -75,20 +69,13 @@ def kernel_distance(num_bandwidths: int) -> Objective:
         real_weight_KB: Tensor | None = None,
         synthetic_weight_KI: Tensor | None = None,
     ) -> Tensor:
-        real, synthetic = real_KBF.float(), synthetic_KIF.float()
-        distances = [squared_distances(x, y) for x, y in ((real, real), (real, synthetic), (synthetic, synthetic))]
-        weights = (
-            (real_weight_KB, real_weight_KB),
-            (real_weight_KB, synthetic_weight_KI),
-            (synthetic_weight_KI, synthetic_weight_KI),
-        )
-        means = [pair_mean(d, *pair).detach() for d, pair in zip(distances, weights, strict=True)]
+        distances = [_squared_distances(x, y) for x, y in _make_pairs(real_KBF.float(), synthetic_KIF.float())]
+        means = _pair_means((d.detach() for d in distances), real_weight_KB, synthetic_weight_KI)
         bandwidth_K11 = torch.stack(means).mean(0).clamp(min=1e-12)[:, None, None]
-        within_real, between, within_synthetic = (
-            pair_mean(torch.stack([torch.exp(-d / (factor * bandwidth_K11)) for factor in factors]).sum(0), *pair)
-            for d, pair in zip(distances, weights, strict=True)
+        kernels = (
+            torch.stack([torch.exp(-d / (factor * bandwidth_K11)) for factor in factors]).sum(0) for d in distances
         )
-        return within_real - 2 * between + within_synthetic
+        return _pair_distance(kernels, real_weight_KB, synthetic_weight_KI)
 
     return objective
 
@@ -207,7 +194,28 @@ def weighted_mean(features_KNF: Tensor, weight_KN: Tensor | None) -> Tensor:
     return (features_KNF.float() * weight_KN[:, :, None]).sum(1)
 
 
-def pair_mean(values_KNM: Tensor, rows_KN: Tensor | None, columns_KM: Tensor | None) -> Tensor:
+def _make_pairs(real: Tensor, synthetic: Tensor) -> tuple[tuple[Tensor, Tensor], ...]:
+    return (real, real), (real, synthetic), (synthetic, synthetic)
+
+
+def _pair_distance(
+    values: Iterable[Tensor], real_weight_KB: Tensor | None, synthetic_weight_KI: Tensor | None
+) -> Tensor:
+    """Return (K,) distances from values of the pairs of `_make_pairs`: within real - 2 * between + within synthetic."""
+    within_real, between, within_synthetic = _pair_means(values, real_weight_KB, synthetic_weight_KI)
+    return within_real - 2 * between + within_synthetic
+
+
+def _pair_means(
+    values: Iterable[Tensor], real_weight_KB: Tensor | None, synthetic_weight_KI: Tensor | None
+) -> list[Tensor]:
+    """Return the three (K,) means of values of the pairs of `_make_pairs`."""
+    real, synthetic = real_weight_KB, synthetic_weight_KI
+    weights = ((real, real), (real, synthetic), (synthetic, synthetic))
+    return [_pair_mean(values_KNM, *pair) for values_KNM, pair in zip(values, weights, strict=True)]
+
+
+def _pair_mean(values_KNM: Tensor, rows_KN: Tensor | None, columns_KM: Tensor | None) -> Tensor:
     """Return (K,) means over all pairs; weights sum to 1 per class, None means equal weights."""
     by_row_KN = values_KNM.mean(2) if columns_KM is None else (values_KNM * columns_KM[:, None]).sum(2)
     return by_row_KN.mean(1) if rows_KN is None else (by_row_KN * rows_KN).sum(1)
@@ -217,6 +225,6 @@ def _centered(features_KNF: Tensor, weight_KN: Tensor | None) -> Tensor:
     return features_KNF.float() - weighted_mean(features_KNF, weight_KN)[:, None]
 
 
-def squared_distances(x_KNF: Tensor, y_KMF: Tensor) -> Tensor:
+def _squared_distances(x_KNF: Tensor, y_KMF: Tensor) -> Tensor:
     squares = x_KNF.square().sum(2)[:, :, None] + y_KMF.square().sum(2)[:, None] - 2 * x_KNF @ y_KMF.mT
     return squares.clamp(min=0)

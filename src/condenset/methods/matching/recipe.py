@@ -12,10 +12,10 @@ from condenset.data.partition import MAX_FACTOR
 from condenset.errors import check, check_choice
 from condenset.io.user_directories import absolute_path
 from condenset.methods.matching.objectives import parse_objective
-from condenset.methods.matching.pools.accuracy_groups import parse_accuracy_range
-from condenset.methods.matching.pools.pool import NetworkPool, is_pool
 from condenset.methods.matching.sets import Parametrization
 from condenset.methods.matching.user_functions import find_function
+from condenset.methods.pools.accuracy_groups import parse_accuracy_range
+from condenset.methods.pools.pool import NetworkPool, is_pool
 from condenset.methods.recipe import MatchingRecipe
 from condenset.networks.block_features import FEATURES
 
@@ -47,9 +47,6 @@ class DMRecipe(MatchingRecipe):
             images.
         lr_decay: Reduce the learning rate linearly to 0.
         calibration: Weight of the cross-entropy of the synthetic images under a trained network. 0: none.
-
-    Further fields: `network`, `iterations`, `lr`, `momentum`, `batch_size`, `init` and `augment` (see
-    `MatchingRecipe`); `ipc` and `allow_fewer` (see `Recipe`).
 
     Example:
         >>> import condenset as cs

@@ -49,32 +49,13 @@ class SetSlice(NamedTuple):
         return int(self.columns.stop - self.columns.start)
 
 
-@dataclass(frozen=True)
-class SetGroup:
-    """Sets whose images pass through the network together."""
-
-    index: int
-    slices: list[SetSlice]
-    columns: slice
-    lr: float | Tensor  # one per column if the sets differ
-    num_decoded: int  # per compact image
-
-    def split(self, mask: PaddingMask) -> Iterator[tuple[slice, Tensor | None]]:
-        """Yield the columns of each set among the decoded images of the group, and their weights."""
-        for set_slice in self.slices:
-            start = set_slice.columns.start - self.columns.start
-            stop = start + set_slice.width
-            columns = slice(start * self.num_decoded, stop * self.num_decoded)
-            yield columns, None if mask.weight_KN is None else mask.weight_KN[:, columns]
-
-
 class Chunk(NamedTuple):
     """Classes that pass through the network together; chunks bound the memory."""
 
     rows: slice
     classes_K: Tensor
     real: PaddingMask
-    synthetic: list[PaddingMask]  # one per group
+    synthetic: PaddingMask
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +84,6 @@ class SyntheticSets:
         store: The real images on the device.
         seed: Seed of the initial images.
         batch_size: Real images per class and iteration.
-        separate: Pass each set through the network by itself. Batch norm would mix them.
         parametrization: How the images are stored and updated.
     """
 
@@ -115,7 +95,6 @@ class SyntheticSets:
         seed: int,
         *,
         batch_size: int,
-        separate: bool,
         parametrization: Parametrization,
     ) -> None:
         self.device, self.batch_size, self.momentum = store.counts.device, batch_size, recipes[0].momentum
@@ -137,17 +116,10 @@ class SyntheticSets:
         mean, std = (torch.tensor(values, device=self.device)[:, None, None] for values in (data.mean, data.std))
         self.pixel_range = (-mean / std, (1 - mean) / std)
         self.labels_N = class_labels(self.slices[0].counts).repeat_interleave(self.num_decoded).to(self.device)
-        slices_by_group = [[set_slice] for set_slice in self.slices] if separate else [self.slices]
-        self.groups = [self._make_group(index, slices) for index, slices in enumerate(slices_by_group)]
-
-    def _make_group(self, index: int, slices: list[SetSlice]) -> SetGroup:
-        rates = [set_slice.recipe.lr for set_slice in slices]
-        lr: float | Tensor = rates[0]
-        if len(set(rates)) > 1:
-            columns = [torch.full((s.width, 1, 1, 1), s.recipe.lr) for s in slices]
-            lr = torch.cat(columns).to(self.device)
-        columns_of_group = slice(slices[0].columns.start, slices[-1].columns.stop)
-        return SetGroup(index, slices, columns_of_group, lr, self.num_decoded)
+        self.lr: float | Tensor = recipes[0].lr  # one per column if the sets differ
+        if len({recipe.lr for recipe in recipes}) > 1:
+            columns = [torch.full((s.width, 1, 1, 1), s.recipe.lr) for s in self.slices]
+            self.lr = torch.cat(columns).to(self.device)
 
     @property
     def state(self) -> dict[str, Tensor]:
@@ -163,12 +135,16 @@ class SyntheticSets:
         chunks = []
         for rows in split_evenly(len(self.class_counts), max_classes):
             classes_K = torch.arange(rows.start, rows.stop, device=self.device)
-            masks = [self._mask(synthetic_weight_KI[rows, self._decoded_columns(group)]) for group in self.groups]
-            chunks.append(Chunk(rows, classes_K, self._mask(real_weight_KB[rows]), masks))
+            real, synthetic = self._mask(real_weight_KB[rows]), self._mask(synthetic_weight_KI[rows])
+            chunks.append(Chunk(rows, classes_K, real, synthetic))
         return chunks
 
-    def _decoded_columns(self, group: SetGroup) -> slice:
-        return slice(group.columns.start * self.num_decoded, group.columns.stop * self.num_decoded)
+    def split_columns(self, chunk: Chunk) -> Iterator[tuple[slice, Tensor | None]]:
+        """Yield the columns of each set among the decoded images of a chunk, and their weights."""
+        weight_KI = chunk.synthetic.weight_KN
+        for set_slice in self.slices:
+            columns = slice(*(self.num_decoded * edge for edge in (set_slice.columns.start, set_slice.columns.stop)))
+            yield columns, None if weight_KI is None else weight_KI[:, columns]
 
     def _mask(self, weight_KN: Tensor) -> PaddingMask:
         if bool(weight_KN.all()):
@@ -176,32 +152,32 @@ class SyntheticSets:
         weight_KN = weight_KN.to(self.device)
         return PaddingMask(weight_KN, weight_KN.flatten().nonzero()[:, 0])
 
-    def images(self, chunk: Chunk, group: SetGroup) -> Tensor:
-        """Return the images of a chunk and group as a leaf that gradients can be computed for."""
-        return self.images_KICHW[chunk.rows, group.columns].detach().clone().requires_grad_()
+    def images(self, chunk: Chunk) -> Tensor:
+        """Return the images of a chunk as a leaf that gradients can be computed for."""
+        return self.images_KICHW[chunk.rows].detach().clone().requires_grad_()
 
     def decode(self, images_KICHW: Tensor) -> Tensor:
         """Return the (K, D * I, C, H, W) images that networks see."""
         return decode_partition(images_KICHW, self.parametrization.partition)
 
-    def update(self, chunk: Chunk, group: SetGroup, gradient: Tensor, clock: Tensor) -> None:
-        """Update the images of a chunk and group by one step of SGD with momentum."""
-        part = (chunk.rows, group.columns)
-        images, velocity = self.images_KICHW[part], self.velocity[part]
+    def update(self, chunk: Chunk, gradient: Tensor, clock: Tensor) -> None:
+        """Update the images of a chunk by one step of SGD with momentum."""
+        images, velocity = self.images_KICHW[chunk.rows], self.velocity[chunk.rows]
         velocity.mul_(self.momentum).add_(gradient)
         decay_steps = self.parametrization.decay_steps
         if decay_steps is not None:
-            images.sub_(group.lr * (1 - clock / decay_steps) * velocity)
-        elif isinstance(group.lr, Tensor):
-            images.sub_(group.lr * velocity)
+            images.sub_(self.lr * (1 - clock / decay_steps) * velocity)
+        elif isinstance(self.lr, Tensor):
+            images.sub_(self.lr * velocity)
         else:
-            images.sub_(velocity, alpha=group.lr)
+            images.sub_(velocity, alpha=self.lr)
         if self.parametrization.clamp:
             images.clamp_(*self.pixel_range)
         if self.average is not None:
             assert self.parametrization.average_from is not None
             num_averaged = (clock - self.parametrization.average_from + 1).clamp(min=1)
-            self.average[part].add_((images - self.average[part]) / num_averaged)  # copies the images until then
+            average = self.average[chunk.rows]
+            average.add_((images - average) / num_averaged)  # copies the images until then
 
     def decode_images(self, indices_N: Tensor) -> tuple[Tensor, Tensor]:
         """Return images of the first set as networks see them, and their labels.

@@ -6,11 +6,9 @@ of the training later, with weight 2.5 up to 10 images per class and 0.5 above.
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 
-from condenset.methods.matching.dm import METHOD as DM
-from condenset.methods.matching.dm import partitioned_presets
+from condenset.methods.matching.dm import make_variant
 from condenset.methods.matching.recipe import PARTITIONED_LR, PartitionedRecipe
 
 
@@ -21,13 +19,10 @@ class TGDDRecipe(PartitionedRecipe):
     sampler: str = "checkpoints"
 
 
-METHOD = dataclasses.replace(
-    DM,
-    name="tgdd",
-    recipe=TGDDRecipe,
-    variant_of="dm",
-    summary="TGDD: partitioned images matched in and calibrated by networks at all stages of their training.",
-    presets=partitioned_presets,
-    ipc_defaults=lambda ipc: {"lr": PARTITIONED_LR * ipc, "calibration": 2.5 if ipc <= 10 else 0.5},
-    schedules={},
+METHOD = make_variant(
+    "tgdd",
+    TGDDRecipe,
+    "TGDD: partitioned images matched in and calibrated by networks at all stages of their training.",
+    lr_per_image=PARTITIONED_LR,
+    more_presets=lambda ipc, dataset, size: {"calibration": 2.5 if ipc <= 10 else 0.5},
 )

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from condenset import networks
-from condenset.engine import rng
+from condenset.engine.user_code import run_user_code
 from condenset.errors import check, wrap_errors
 from condenset.methods.samplers import NetworkSampler
 
@@ -42,6 +43,12 @@ def register_function(field: str, function: Callable[..., Any], reserved: Collec
 def find_function(field: str, name: str) -> Callable[..., Any] | None:
     """Return the user's function of this name, or None."""
     return _functions.get((field, name))
+
+
+def own_function_dependence(recipe: Any) -> str:
+    """Return why other machines cannot condense by a recipe with a user's own function. Empty: it has none."""
+    has_own = any(find_function(field, getattr(recipe, field, "")) for field in ("objective", "sampler"))
+    return "workers do not have your own function" if has_own else ""
 
 
 def wrap_objective(name: str, function: Callable[..., Any]) -> Callable[..., Tensor]:
@@ -95,11 +102,8 @@ class UserNetworks(NetworkSampler):
         network = networks.use_batch_statistics(copy.deepcopy(network)).eval()
         return network.requires_grad_(False).to(self.device)
 
-    @contextlib.contextmanager
-    def user_code(self, iteration: int) -> Iterator[None]:
-        seed = int(rng.make_key(self.seed, "user code", iteration)[0])
-        with wrap_errors(f"sampler {self.name!r}"), networks.seed_global_rng(seed, self.device):
-            yield
+    def user_code(self, iteration: int) -> AbstractContextManager[None]:
+        return run_user_code(f"sampler {self.name!r}", self.device, self.seed, "user code", iteration)
 
     def sample_weights(self, clock: Tensor) -> Tensor:
         return torch.zeros(0, device=clock.device)

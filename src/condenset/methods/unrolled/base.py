@@ -6,7 +6,6 @@ Shapes: N synthetic images, P parameters of the network, T unrolled steps.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -17,11 +16,11 @@ from torch.func import functional_call
 from condenset.config import check_int_fields, check_positive_fields
 from condenset.data.class_store import ClassStore
 from condenset.data.image_data import ImageData
-from condenset.engine import rng
 from condenset.errors import check
-from condenset.methods.common import ADAM_BETAS, NUM_LOSSES, adam_step, class_labels, record_loss
+from condenset.methods.common import ADAM_BETAS, adam_step, class_labels
+from condenset.methods.problem import LearningProblem
 from condenset.methods.recipe import Recipe, check_learning_fields
-from condenset.methods.samplers import build_on_meta, make_loop_step, sample_new_networks
+from condenset.methods.samplers import build_on_meta, sample_new_networks
 from condenset.methods.unrolled.unrolling import Gradients, differentiate_training
 from condenset.runs.context import RunContext
 from condenset.training.learned_steps import batch_schedule
@@ -62,59 +61,35 @@ class UnrolledRecipe(Recipe):
         check(self.step_size <= MAX_STEP_SIZE, f"step_size must be at most {MAX_STEP_SIZE}", self.step_size)
 
 
-class UnrolledProblem:
+class UnrolledProblem(LearningProblem):
     """The state of a run, in float32 because a step computes second derivatives.
 
-    Subclasses learn the images. They have a `step`, and add to `state` what they learn.
+    Subclasses learn the images. They have a `step`, and add to `learned` what they learn.
     """
 
-    def __init__(
-        self,
-        data: ImageData,
-        recipe: UnrolledRecipe,
-        run: RunContext,
-        counts: list[int],
-        *,
-        fixed_network: bool = False,
-    ) -> None:
-        device, self.recipe, self.run = run.compute.device, recipe, run
+    recipe: UnrolledRecipe
+
+    def __init__(self, data: ImageData, recipe: UnrolledRecipe, run: RunContext, counts: list[int]) -> None:
+        super().__init__(data, recipe, run)
+        device = run.compute.device
         self.store = ClassStore(data, device)
         self.network = build_on_meta(recipe.network, data)
-        self.networks = sample_new_networks(
-            recipe.network,
-            data,
-            run.seed,
-            run.compute,
-            xavier=True,  # as published
-            fixed=fixed_network,
-        )
-        self.real_key = rng.make_key(run.seed, "real", device=device)
+        self.networks = sample_new_networks(recipe.network, data, run.seed, run.compute, xavier=True)  # as published
+        self.real_key = self.make_key("real")
         self.labels_N = class_labels(counts).to(device)
         self.schedule = batch_schedule(self.labels_N, recipe.steps, recipe.epochs)
         raw_size = math.log(math.expm1(recipe.step_size))  # softplus of the raw size, so that step sizes stay above 0
         self.raw_sizes_T = torch.full((len(self.schedule),), raw_size, device=device)
         self.size_moments = torch.zeros(2, *self.raw_sizes_T.shape, device=device)
-        self.losses = torch.zeros(NUM_LOSSES, device=device)
-        self.clock = torch.zeros((), dtype=torch.int64, device=device)
 
     @property
-    def state(self) -> dict[str, Tensor]:
-        """Everything that changes from one iteration to the next."""
-        sizes = {"step_sizes": self.raw_sizes_T, "size_moments": self.size_moments}
-        return {**sizes, "losses": self.losses, "clock": self.clock}
+    def learned(self) -> dict[str, Tensor]:
+        return {"step_sizes": self.raw_sizes_T, "size_moments": self.size_moments}
 
     @property
     def step_sizes_T(self) -> Tensor:
         """The size of every unrolled step."""
         return F.softplus(self.raw_sizes_T)
-
-    def make_step(self) -> Callable[[int], None]:
-        """Return the step of the loop, captured if possible; called once the state is restored."""
-        return make_loop_step(self.step, self.state, self.networks, self.run.compute)
-
-    def step(self) -> None:
-        """Run one iteration: differentiate, update what is learned, finish the step."""
-        raise NotImplementedError
 
     def differentiate(self, images_NCHW: Tensor) -> Gradients:
         """Train sampled weights on the images, and differentiate the loss on real images."""
@@ -141,7 +116,7 @@ class UnrolledProblem:
         self.update(self.raw_sizes_T, gradients.step_sizes_T * torch.sigmoid(self.raw_sizes_T), self.size_moments)
         # A training that diverged has a loss of NaN or infinity, which would stop the run: record the previous loss.
         (previous,) = self.losses.index_select(0, ((self.clock - 1) % len(self.losses)).view(1))
-        record_loss(self.clock, self.losses, torch.where(gradients.loss.isfinite(), gradients.loss, previous))
+        self.record_loss(torch.where(gradients.loss.isfinite(), gradients.loss, previous))
 
     def loss(self, weights_P: Tensor, images_NCHW: Tensor, labels_N: Tensor) -> Tensor:
         """Return the cross-entropy; neither compiled nor by custom kernels, which have no second derivative."""

@@ -11,13 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from condenset.config import check_bool_fields
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
 from condenset.errors import check_choice
 from condenset.methods.common import (
     build_condensed_set,
-    describe_job,
     images_per_class,
     initial_images,
     remove_padding,
@@ -26,7 +24,6 @@ from condenset.methods.recipe import INITS, TINY_NETWORK
 from condenset.methods.registry import Method
 from condenset.methods.unrolled.base import UnrolledProblem, UnrolledRecipe
 from condenset.runs.context import RunContext
-from condenset.runs.loop import run_loop
 from condenset.training.protocol import DIGITS, DIGITS_NETWORK
 
 
@@ -37,22 +34,16 @@ class DDRecipe(UnrolledRecipe):
     Attributes:
         network: Spec of the network; the paper uses lenet for MNIST and FashionMNIST.
         init: Start from "real" images or from "noise".
-        fixed_network: Use one initialisation of the network for the whole run, instead of a new one per iteration.
-
-    Further fields: `iterations`, `lr`, `batch_size`, `steps`, `epochs` and `step_size` (see `UnrolledRecipe`); `ipc`
-    and `allow_fewer` (see `Recipe`).
     """
 
     network: str = "alexnet_small"
     iterations: int = 20_000
     lr: float = 0.01
     init: str = "noise"
-    fixed_network: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_choice("init", self.init, INITS)
-        check_bool_fields(self, "fixed_network")
 
 
 def condense(data: ImageData, recipe: DDRecipe, run: RunContext) -> CondensedSet:
@@ -65,21 +56,20 @@ def condense(data: ImageData, recipe: DDRecipe, run: RunContext) -> CondensedSet
         images_NCHW, labels_N, step_sizes_T = problem.images_NCHW, problem.labels_N, problem.step_sizes_T
         return build_condensed_set(images_NCHW, labels_N, data, recipe, run, seconds, step_sizes_T)
 
-    return result(run_loop(run, problem.state, recipe.iterations, problem.make_step, describe_job(recipe), result))
+    return result(problem.learn(result))
 
 
 class DatasetDistillation(UnrolledProblem):
     """The images of a distillation run and its step."""
 
     def __init__(self, data: ImageData, recipe: DDRecipe, run: RunContext, counts: list[int]) -> None:
-        super().__init__(data, recipe, run, counts, fixed_network=recipe.fixed_network)
+        super().__init__(data, recipe, run, counts)
         self.images_NCHW = remove_padding(initial_images(self.store, recipe.init, run.seed, max(counts)), counts)
         self.image_moments = torch.zeros(2, *self.images_NCHW.shape, device=run.compute.device)
 
     @property
-    def state(self) -> dict[str, Tensor]:
-        """Everything that changes from one iteration to the next."""
-        return {"images": self.images_NCHW, "image_moments": self.image_moments, **super().state}
+    def learned(self) -> dict[str, Tensor]:
+        return {"images": self.images_NCHW, "image_moments": self.image_moments, **super().learned}
 
     def step(self) -> None:
         """Run one iteration: train sampled weights on the images, compute the loss on real images, update by Adam."""

@@ -19,7 +19,7 @@ from condenset.data.image_data import ImageData
 from condenset.data.whitening import Whitening
 from condenset.engine import rng
 from condenset.engine.device import ComputeDevice
-from condenset.methods.common import ADAM_BETAS, build_condensed_set, describe_job, images_per_class
+from condenset.methods.common import ADAM_BETAS, build_condensed_set, images_per_class
 from condenset.methods.generative.adversarial import build_conv_generator
 from condenset.methods.generative.generators import LATENT_SIZE
 from condenset.methods.generative.learner import Learner
@@ -29,7 +29,6 @@ from condenset.methods.registry import Method
 from condenset.methods.unrolled.base import UnrolledProblem, UnrolledRecipe
 from condenset.methods.unrolled.unrolling import Gradients
 from condenset.runs.context import RunContext
-from condenset.runs.loop import run_loop
 from condenset.training.protocol import DIGITS, DIGITS_NETWORK
 
 LATENT_LR_FACTOR = 10.0  # latents are few numbers of the size 1, unlike weights
@@ -42,9 +41,6 @@ class GTNRecipe(UnrolledRecipe):
     Attributes:
         lr: Learning rate of Adam for the generator and the step sizes. The latents learn ten times as fast.
         width: Channels of the generator.
-
-    Further fields: `network`, `iterations`, `batch_size`, `steps`, `epochs` and `step_size` (see `UnrolledRecipe`);
-    `ipc` and `allow_fewer` (see `Recipe`).
     """
 
     width: int = 64
@@ -59,7 +55,7 @@ def condense(data: ImageData, recipe: GTNRecipe, run: RunContext) -> CondensedSe
     counts = images_per_class(data, recipe)
     run.compute.reset_peak_memory()
     problem = GenerativeTeaching(data, recipe, run, counts)
-    seconds = run_loop(run, problem.state, recipe.iterations, problem.make_step, describe_job(recipe))
+    seconds = problem.learn()
     with torch.no_grad():
         images_NCHW = problem.generate(problem.generator.weights_P, problem.latents_NZ)
     return build_condensed_set(images_NCHW, problem.labels_N, data, recipe, run, seconds, problem.step_sizes_T)
@@ -79,15 +75,14 @@ class GenerativeTeaching(UnrolledProblem):
             torch.tensor(values, device=device)[:, None, None] for values in (data.mean, data.std)
         )
         self.whitening = data.whitening and Whitening(data.whitening.mean.to(device), data.whitening.matrix.to(device))
-        stream, key = torch.zeros(1, dtype=torch.int64, device=device), rng.make_key(run.seed, "latents", device=device)
+        stream, key = torch.zeros(1, dtype=torch.int64, device=device), self.make_key("latents")
         self.latents_NZ = rng.normal(key, 0, stream, len(self.labels_N) * LATENT_SIZE).view(-1, LATENT_SIZE)
         self.latent_moments = torch.zeros(2, *self.latents_NZ.shape, device=device)
 
     @property
-    def state(self) -> dict[str, Tensor]:
-        """Everything that changes from one iteration to the next."""
+    def learned(self) -> dict[str, Tensor]:
         latents = {"latents": self.latents_NZ, "latent_moments": self.latent_moments}
-        return {**self.generator.state, **latents, **super().state}
+        return {**self.generator.state, **latents, **super().learned}
 
     def generate(self, weights_P: Tensor, latents_NZ: Tensor) -> Tensor:
         """Return the (N, C, H, W) images of the set."""

@@ -9,7 +9,6 @@ Shapes: E experts, S states of each, P parameters of a network, N synthetic imag
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +22,16 @@ from condenset.data.class_store import ClassStore
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
 from condenset.engine import rng
-from condenset.engine.cuda_graph import capture_step
 from condenset.engine.device import ComputeDevice
 from condenset.methods.common import (
-    NUM_LOSSES,
     build_condensed_set,
     class_labels,
-    describe_job,
     images_per_class,
     initial_images,
-    record_loss,
     remove_padding,
 )
-from condenset.methods.matching.pools.training import check_pool_memory, fill_run_pool
+from condenset.methods.pools.pool_training import check_pool_memory, fill_run_pool
+from condenset.methods.problem import LearningProblem
 from condenset.methods.recipe import TINY_NETWORK
 from condenset.methods.registry import Method
 from condenset.methods.samplers import build_on_meta
@@ -43,7 +39,6 @@ from condenset.methods.unrolled.mtt_recipe import MTTRecipe, check_pool, presets
 from condenset.methods.unrolled.unrolling import differentiate_training
 from condenset.networks import FlatParameters
 from condenset.runs.context import RunContext
-from condenset.runs.loop import run_loop
 
 MIN_STEP_SIZE = 1e-6  # of the student, which must stay above 0
 
@@ -59,7 +54,7 @@ def condense(data: ImageData, recipe: MTTRecipe, run: RunContext) -> CondensedSe
         learned: dict[str, Any] = {"pool": pool, "step_size": float(problem.step_size)}
         return build_condensed_set(problem.images_NCHW, problem.labels_N, data, recipe, run, seconds, **learned)
 
-    return result(run_loop(run, problem.state, recipe.iterations, problem.make_step, describe_job(recipe), result))
+    return result(problem.learn(result))
 
 
 def load_or_train_experts(data: ImageData, recipe: MTTRecipe, run: RunContext) -> tuple[Tensor, dict[str, Any]]:
@@ -87,7 +82,7 @@ def trajectory_distance(weights_P: Tensor, start_P: Tensor, target_P: Tensor) ->
     return (weights_P - target_P).square().sum() / (start_P - target_P).square().sum()
 
 
-class TrajectoryMatching:
+class TrajectoryMatching(LearningProblem):
     """The state of a run and its step, in float32 because the step computes second derivatives.
 
     Args:
@@ -98,37 +93,30 @@ class TrajectoryMatching:
         weights_ESP: Weights of the experts after every epoch.
     """
 
+    recipe: MTTRecipe
+
     def __init__(
         self, data: ImageData, recipe: MTTRecipe, run: RunContext, counts: list[int], weights_ESP: Tensor
     ) -> None:
-        device, self.recipe, self.run, self.weights_ESP = run.compute.device, recipe, run, weights_ESP
+        super().__init__(data, recipe, run)
+        device, self.weights_ESP = run.compute.device, weights_ESP
         self.network, self.size = build_on_meta(recipe.network, data), data.size
         self.parameters = FlatParameters(self.network, device)
         self.stages = augment.parse_strategy(recipe.augment, allow_hflip=data.allow_hflip)
-        uses = ("network", "state", "order", "augment")
-        self.keys = {use: rng.make_key(run.seed, use, device=device) for use in uses}
+        self.keys = {use: self.make_key(use) for use in ("network", "state", "order", "augment")}
 
         initial_KICHW = initial_images(ClassStore(data, device), recipe.init, run.seed, max(counts))
         self.images_NCHW, self.labels_N = remove_padding(initial_KICHW, counts), class_labels(counts).to(device)
         self.step_size = torch.tensor(recipe.step_size, device=device)
         self.velocity, self.step_size_velocity = torch.zeros_like(self.images_NCHW), torch.zeros_like(self.step_size)
-        self.losses = torch.zeros(NUM_LOSSES, device=device)
-        self.clock = torch.zeros((), dtype=torch.int64, device=device)
         num, steps = len(self.labels_N), recipe.steps
         self.batch_size = min(recipe.student_batch or num, num)
         self.schedule = list(torch.arange(steps * self.batch_size, device=device).split(self.batch_size))
 
     @property
-    def state(self) -> dict[str, Tensor]:
-        """Everything that changes from one iteration to the next."""
-        names = ("images", "velocity", "step_size", "step_size_velocity", "losses", "clock")
-        tensors = (self.images_NCHW, self.velocity, self.step_size, self.step_size_velocity, self.losses, self.clock)
-        return dict(zip(names, tensors, strict=True))
-
-    def make_step(self) -> Callable[[int], None]:
-        """Return the step of the loop, captured if possible; called once the state is restored."""
-        step = capture_step(self.step, list(self.state.values()), self.run.compute)
-        return lambda iteration: step()
+    def learned(self) -> dict[str, Tensor]:
+        step_size = {"step_size": self.step_size, "step_size_velocity": self.step_size_velocity}
+        return {"images": self.images_NCHW, "velocity": self.velocity, **step_size}
 
     def step(self) -> None:
         """Run one iteration: train a student from a state of an expert, and move it towards a later state."""
@@ -151,7 +139,7 @@ class TrajectoryMatching:
         self.step_size_velocity.mul_(momentum).add_(gradients.step_sizes_T.sum())
         self.images_NCHW.sub_(self.velocity, alpha=self.recipe.lr)
         self.step_size.sub_(self.step_size_velocity, alpha=self.recipe.step_size_lr).clamp_(min=MIN_STEP_SIZE)
-        record_loss(self.clock, self.losses, gradients.loss)
+        self.record_loss(gradients.loss)
 
     def sample_segment(self) -> tuple[Tensor, Tensor]:
         """Return the weights that the student starts from, and those that it is to reach."""
@@ -196,7 +184,7 @@ class TrajectoryMatching:
 def check_recipe(data: ImageData, recipe: MTTRecipe, compute: ComputeDevice, memory_limit: int | None) -> None:
     """Refuse a pool in another directory than one of pools, and images that experts cannot be trained on."""
     check_pool(recipe)
-    check_pool_memory(data, compute, memory_limit)
+    check_pool_memory(data, compute, memory_limit, zca=recipe.zca)
 
 
 METHOD = Method(

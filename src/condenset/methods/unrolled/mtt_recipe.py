@@ -11,7 +11,7 @@ from condenset.config import check_int_fields, check_momentum_field, check_posit
 from condenset.data.image_data import ImageData
 from condenset.errors import check, check_choice
 from condenset.io.user_directories import absolute_path
-from condenset.methods.matching.pools.pool import check_pool_parent
+from condenset.methods.pools.pool import check_pool_parent
 from condenset.methods.recipe import INITS, Recipe
 from condenset.training.protocol import DIGITS, DIGITS_NETWORK, Protocol
 
@@ -47,8 +47,6 @@ PUBLISHED_FIELDS = (
 @dataclass(frozen=True, kw_only=True)
 class MTTRecipe(Recipe):
     """Settings of trajectory matching.
-
-    `ipc`, `allow_fewer` and `zca` are those of `Recipe`.
 
     Attributes:
         network: Spec of the network.

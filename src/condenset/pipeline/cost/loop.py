@@ -7,7 +7,7 @@ import warnings
 from dataclasses import dataclass, field
 
 from condenset.data.image_data import ImageData
-from condenset.data.streamed_store import is_streamed
+from condenset.data.streamed_store import is_streamed, stored_bytes
 from condenset.engine.device import ComputeDevice
 from condenset.engine.memory import split_evenly
 from condenset.methods import Recipe, method_of
@@ -111,7 +111,7 @@ def measure_classes(
 
 def count_streamed_bytes(data: ImageData, recipe: Recipe, compute: ComputeDevice, memory_limit: int | None) -> int:
     """Return the bytes that an iteration reads from the file of the images; 0 if they are in memory."""
-    if not method_of(recipe).streams_images or not is_streamed(data, compute, memory_limit):
+    if not method_of(recipe).streams_images or not is_streamed(data, compute, memory_limit, zca=recipe.zca):
         return 0
     batch_size: int = min(getattr(recipe, "batch_size", 0), data.largest_class)
     return data.num_classes * batch_size * math.prod(data.images.shape[1:])
@@ -152,4 +152,6 @@ class _LoopMeter:
     def _estimate_bytes(self, data: ImageData, recipe: Recipe) -> int:
         """Return an estimate of the memory of a method; if there is none, the size of the images."""
         estimate = method_of(recipe).estimate_memory
-        return estimate(data, recipe, self.compute, self.memory_limit) if estimate else data.images.numel()
+        if estimate is None:
+            return stored_bytes(data, zca=recipe.zca)
+        return estimate(data, recipe, self.compute, self.memory_limit)

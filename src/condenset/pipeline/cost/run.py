@@ -16,16 +16,17 @@ from condenset.engine.device import ComputeDevice
 from condenset.engine.memory import split_evenly
 from condenset.errors import UserError, check_int, option, option_name
 from condenset.io.progress import NullProgress
-from condenset.methods import METHODS, DMRecipe, MTTRecipe, Recipe, method_of
+from condenset.methods import METHODS, DMRecipe, Recipe, method_of
 from condenset.methods.common import images_per_class
 from condenset.methods.coresets.coreset import NetworkCoresetRecipe
 from condenset.methods.generative.recipe import GenerativeRecipe
 from condenset.methods.matching.network_source import NUM_CHECKPOINTS, estimate_network_bytes
-from condenset.methods.matching.pools.trainer import checkpoint_epochs
-from condenset.methods.matching.pools.training import expert_protocol
 from condenset.methods.matching.recipe import POOL_SAMPLERS
+from condenset.methods.pools.pool_training import expert_protocol
+from condenset.methods.pools.trainer import checkpoint_epochs
 from condenset.methods.samplers import build_on_meta
 from condenset.methods.sharding import split_shards
+from condenset.methods.unrolled.mtt_recipe import MTTRecipe
 from condenset.pipeline.cost.estimate import CONDENSING, CostEstimate, JobCost, StageCost, estimate_host_bytes, hand_out
 from condenset.pipeline.cost.loop import LoopCost, count_streamed_bytes, measure_classes
 from condenset.pipeline.cost.trial import measure_training, random_pixels, trial_recipe

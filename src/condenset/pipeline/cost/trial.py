@@ -20,8 +20,9 @@ from torch import Tensor
 
 from condenset.data.image_data import ImageData
 from condenset.engine.device import ComputeDevice
-from condenset.methods import DMRecipe, MTTRecipe, Recipe, method_of
+from condenset.methods import DMRecipe, Recipe, method_of
 from condenset.methods.matching.recipe import POOL_SAMPLERS
+from condenset.methods.unrolled.mtt_recipe import MTTRecipe
 from condenset.runs.context import RunContext
 from condenset.runs.loop import Interrupted
 from condenset.training.dataset import DeviceDataset

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from condenset import __version__
-from condenset.config import check_bool_fields, field_names, make_config
+from condenset.config import check_bool_fields, check_text_fields, make_config
 from condenset.data.options import LoadOptions
 from condenset.engine.options import EngineOptions
-from condenset.engine.threads import check_threads
-from condenset.errors import UserError, check, check_int, use_flags
-from condenset.io.metadata import CONFIG_MARK, format_toml, read_toml
+from condenset.errors import check, check_int
+from condenset.io.metadata import CONFIG_MARK, format_toml
+from condenset.pipeline.settings import ComputeSettings, pop_options, read_config
 from condenset.training.protocol import Protocol
 
 EVALUATION = "evaluation.toml"
@@ -65,8 +65,7 @@ class EvaluationJob:
     protocol: Protocol
 
     def __post_init__(self) -> None:
-        for name in ("file", "fingerprint", "test_fingerprint", "made_from"):
-            check(isinstance(getattr(self, name), str), f"{name} must be text", getattr(self, name))
+        check_text_fields(self, "file", "fingerprint", "test_fingerprint", "made_from")
         check_int("seed", self.seed)
 
     @property
@@ -76,28 +75,18 @@ class EvaluationJob:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluationConfig:
+class EvaluationConfig(ComputeSettings):
     """Everything that decides the result of an evaluation.
 
     Attributes:
         jobs: The sets and networks, in the order of the results.
-        device: Device to compute on.
-        precision: Precision of the computation.
-        threads: Number of CPU threads, which changes the last digits. None: the device is not a CPU.
-        engine_options: Where the networks are trained. Its fields are keys of evaluation.toml.
     """
 
     jobs: tuple[EvaluationJob, ...]
-    device: str = "cpu"
-    precision: str = "float32"
-    threads: int | None = None
-    engine_options: EngineOptions = field(default_factory=EngineOptions)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check(len(self.jobs) > 0, "an evaluation must have at least one job", [])
-        for name in ("device", "precision"):
-            check(isinstance(getattr(self, name), str), f"{name} must be text", getattr(self, name))
-        check_threads(self.threads)
 
 
 def evaluation_to_toml(config: EvaluationConfig) -> str:
@@ -114,31 +103,25 @@ def evaluation_to_toml(config: EvaluationConfig) -> str:
     return "\n".join(lines) + "\n"
 
 
-@use_flags(None)  # errors name fields as the file does
 def read_evaluation(path: Path) -> EvaluationConfig:
     """Read evaluation.toml.
 
     Raises:
         UserError: The file is damaged or has invalid values.
     """
-    values = read_toml(path)
-    try:
-        jobs = tuple(_parse_job(row) for row in values.pop("jobs"))
-        engine_fields = {name: values.pop(name) for name in field_names(EngineOptions) & values.keys()}
-        return EvaluationConfig(jobs=jobs, engine_options=EngineOptions(**engine_fields), **values)
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from None
-    except (TypeError, KeyError, AttributeError, ValueError):  # a value of the wrong type, or no jobs
-        raise UserError(f"{path} is not an evaluation of condenset: evaluate the sets again") from None
+    return read_config(path, _parse_evaluation, "an evaluation of condenset: evaluate the sets again")
+
+
+def _parse_evaluation(values: dict[str, Any]) -> EvaluationConfig:
+    jobs = tuple(_parse_job(row) for row in values.pop("jobs"))
+    return EvaluationConfig(jobs=jobs, engine_options=pop_options(values, EngineOptions), **values)
 
 
 def _parse_job(row: Mapping[str, Any]) -> EvaluationJob:
     fields = {name: value for name, value in row.items() if name not in ("source", "protocol")}
-    option_names = field_names(LoadOptions)
-    options = {name: value for name, value in row["source"].items() if name in option_names}
-    others = {name: value for name, value in row["source"].items() if name not in option_names}
+    source = dict(row["source"])
     return EvaluationJob(
-        source=EvaluationSource(options=LoadOptions(**options), **others),
+        source=EvaluationSource(options=pop_options(source, LoadOptions), **source),
         protocol=make_config(Protocol, "an option of the evaluation", row["protocol"]),
         **fields,
     )

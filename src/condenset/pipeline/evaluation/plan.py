@@ -18,12 +18,12 @@ from condenset.io.user_directories import absolute_path
 from condenset.pipeline.config import read_plan
 from condenset.pipeline.datasets import resolve_load_options
 from condenset.pipeline.evaluation.config import EvaluationJob, EvaluationSource
-from condenset.pipeline.evaluation.data import OpenedSet, open_set
 from condenset.pipeline.evaluation.images import TestImageCache
+from condenset.pipeline.evaluation.opened_sets import OpenedSet, open_set
 from condenset.pipeline.sets import find_sets
-from condenset.training.evaluation import network_of_set
 from condenset.training.learned_steps import read_learned_steps
 from condenset.training.protocol import Protocol, check_ignored_options, make_protocol, without_overridden
+from condenset.training.scoring import network_of_set
 
 OWN = "own"  # in place of a network: that of each set, else that of its run, else the default
 
@@ -112,9 +112,8 @@ def _choose_protocols(sets: Sequence[OpenedSet], request: EvaluationRequest) -> 
         [_make_protocol(opened, {**shared, **explicit}, network) for network in specs]
         for opened, specs in zip(sets, chosen, strict=True)
     ]
-    for opened, (first, *_) in zip(sets, protocols, strict=True):
-        if learned_steps:
-            read_learned_steps(opened.condensed, first)
+    for opened in sets if learned_steps else ():
+        read_learned_steps(opened.condensed)
     if config is None:
         _warn_about_other_protocols(sets, protocols, explicit)
     return protocols

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from condenset import networks
 from condenset.data.condensed_set import CondensedSet
-from condenset.engine.device import ComputeDevice
 from condenset.engine.options import EngineOptions
 from condenset.engine.tasks import Engine
 from condenset.errors import UserError, check, option
@@ -28,33 +25,16 @@ from condenset.pipeline.evaluation.config import (
 )
 from condenset.pipeline.evaluation.images import TestImageCache
 from condenset.pipeline.evaluation.plan import EvaluationRequest, plan_evaluation
-from condenset.pipeline.results import Record, make_record, read_results, write_results
+from condenset.pipeline.results import Record, RunResult, make_record, read_results, write_results
+from condenset.pipeline.settings import choose_compute, no_session
 from condenset.runs.context import RunContext
 from condenset.runs.directory import check_output_directory, claim_run_directory, reopen_run_directory
 from condenset.runs.events import is_fraction
 from condenset.runs.identity import RunIdentity, create_run
-from condenset.runs.tasks import open_run_engine
-from condenset.training.evaluation import ScoreRequest, score_set, score_together
 from condenset.training.scores import Scores
+from condenset.training.scoring import ScoreRequest, score_set, score_together
 
 EvaluationSession = Callable[[EvaluationConfig, RunContext], AbstractContextManager[None]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class EvaluationResult:
-    """A finished evaluation.
-
-    Attributes:
-        directory: Its directory, with results.json.
-        records: The contents of results.json: one record per set and network.
-    """
-
-    directory: Path
-    records: list[Record]
-
-
-def _no_session(config: EvaluationConfig, run: RunContext) -> AbstractContextManager[None]:
-    return contextlib.nullcontext()
 
 
 def start_evaluation(
@@ -64,9 +44,9 @@ def start_evaluation(
     overwrite: bool = False,
     device: str | None = None,
     precision: str | None = None,
-    session: EvaluationSession = _no_session,
+    session: EvaluationSession = no_session,
     engine_fields: Mapping[str, Any] = MappingProxyType({}),
-) -> EvaluationResult:
+) -> RunResult:
     """Score sets in a new directory, and return their records.
 
     Args:
@@ -81,19 +61,13 @@ def start_evaluation(
     check_output_directory(out, overwrite=overwrite)  # before the data are loaded, which can take long
     engine_options = EngineOptions(**engine_fields)
     engine_options.check_installed()
-    compute, cache = ComputeDevice.select(device, precision), TestImageCache()
+    compute, cache = choose_compute(engine_options, device, precision), TestImageCache()
     jobs = plan_evaluation(request, cache)
     if out:
         _check_sets_outside(jobs, out)
-    config = EvaluationConfig(
-        jobs=jobs,
-        device=str(compute.device),
-        precision=compute.precision,
-        threads=compute.threads and (engine_options.default_threads or compute.threads),
-        engine_options=engine_options,
-    )
+    config = EvaluationConfig(jobs=jobs, **compute)
     with (
-        _open_engine(config) as engine,  # first: if it fails, there is no directory to remove
+        config.open_engine() as engine,  # first: if it fails, there is no directory to remove
         claim_run_directory(out, Path("runs") / "evaluate", overwrite=overwrite) as directory,
     ):
         return _execute(config, cache, create_run(directory, EVALUATION, evaluation_to_toml(config)), engine, session)
@@ -104,10 +78,10 @@ def resume_evaluation(
     *,
     moved_to: str | None = None,
     test_moved_to: str | None = None,
-    session: EvaluationSession = _no_session,
+    session: EvaluationSession = no_session,
     engine_fields: Mapping[str, Any] = MappingProxyType({}),
     **changes: Any,
-) -> EvaluationResult:
+) -> RunResult:
     """Continue an evaluation that was stopped or killed. The result is the same as without the stop.
 
     Args:
@@ -122,15 +96,13 @@ def resume_evaluation(
     if changes.pop("memory_limit", None) is not None:
         raise UserError(f"{option('memory_limit')} has no effect on an evaluation: resume it without")
     with reopen_run_directory(directory, EVALUATION, read_evaluation) as (stored, identity):
-        engine_options = stored.engine_options.override(**engine_fields)
-        engine_options.check_installed()
-        config = dataclasses.replace(stored, engine_options=engine_options, **changes)
+        config = stored.override(engine_fields, **changes)
         if data_dir is not None:
             config = dataclasses.replace(config, jobs=tuple(_move_data(job, data_dir) for job in config.jobs))
         if test_moved_to is not None:
             has_own_path = any(job.source.options.test is not None for job in config.jobs)
             check(has_own_path, f"{directory} has no test images of their own path", test_moved_to)
-        with _open_engine(config) as engine:
+        with config.open_engine() as engine:
             return _execute(config, TestImageCache(moved_to, test_moved_to), identity, engine, session)
 
 
@@ -146,21 +118,15 @@ def collect_records(config: EvaluationConfig, run: RunContext) -> list[Record]:
     return [records[job.name] for job in config.jobs if job.name in records]
 
 
-def _open_engine(config: EvaluationConfig) -> AbstractContextManager[Engine | None]:
-    """Open the engine of an evaluation, with the number of CPU threads that the evaluation began with."""
-    return open_run_engine(config.engine_options, ComputeDevice.select(config.device, config.precision), config.threads)
-
-
 def _execute(
     config: EvaluationConfig,
     cache: TestImageCache,
     identity: RunIdentity,
     engine: Engine | None,
     session: EvaluationSession,
-) -> EvaluationResult:
+) -> RunResult:
     """Execute the jobs that have no result yet."""
-    directory, compute = identity.directory, ComputeDevice.select(config.device, config.precision)
-    run = RunContext(compute=compute, directory=directory, identity=identity, engine=engine)
+    directory, run = identity.directory, config.make_run(identity, engine)
     names, records = [job.name for job in config.jobs], _read_finished(run)
     with session(config, run):
         if engine is not None and any(name not in records for name in names):
@@ -173,7 +139,7 @@ def _execute(
             run.verify_identity()
             write_results(directory / "results.json", [records[name] for name in names if name in records])
         run.delete_checkpoint()
-    return EvaluationResult(directory=directory, records=[records[name] for name in names])
+    return RunResult(directory=directory, records=[records[name] for name in names])
 
 
 def _score_on_engine(config: EvaluationConfig, cache: TestImageCache, run: RunContext) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import re
-import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,14 +12,15 @@ from typing import Any
 from condenset import networks
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData, Splits, one_line
-from condenset.errors import UserError, is_int, is_number
+from condenset.data.ipc import job_name
+from condenset.errors import UserError, format_command, is_int, is_number
 from condenset.io.files import read_file
 from condenset.io.metadata import CONFIG_FILES, MAX_TOML_BYTES, check_run_exists
 from condenset.networks import to_embedding
 from condenset.pipeline.config import read_plan
 from condenset.pipeline.datasets import reload_data
 from condenset.pipeline.execute import WHOLE_NETWORK
-from condenset.pipeline.plan import Plan, job_name
+from condenset.pipeline.plan import Plan
 from condenset.pipeline.report.snapshot_scores import read_snapshot_scores
 from condenset.pipeline.results import RECORD_FIELDS, Record, read_record_file
 from condenset.report.html import FeatureNetwork, ReportContent, ReportedSet
@@ -64,10 +64,11 @@ def _collect_run(directory: Path, splits: Splits | None) -> ReportContent:
     sets = list(_read_sets(plan, directory, notices))
     records = _read_records(directory, RECORD_FIELDS)
     if not sets and not records:
-        raise UserError(f"{directory} has no results yet: finish it with 'condenset resume {directory}'")
+        raise _no_results(directory)
     if len(records) < len(plan.jobs):
         counts = f"{len(records)} of {len(plan.jobs)} results"
-        notices.append(f"This run is not finished: {counts}. Continue it with 'condenset resume {directory}'.")
+        command = format_command("resume", directory)
+        notices.append(f"This run is not finished: {counts}. Continue it with '{command}'.")
     data_problem = ""
     if splits is None:
         try:
@@ -91,6 +92,10 @@ def _collect_run(directory: Path, splits: Splits | None) -> ReportContent:
     )
 
 
+def _no_results(directory: Path) -> UserError:
+    return UserError(f"{directory} has no results yet: finish it with '{format_command('resume', directory)}'")
+
+
 def _read_curve(directory: Path, plan: Plan, records: list[Record]) -> list[Record]:
     """Return the accuracies of the snapshots of each set, and of the set itself as the last point."""
     scores, curve = read_snapshot_scores(directory), list[Record]()
@@ -108,15 +113,15 @@ def _read_curve(directory: Path, plan: Plan, records: list[Record]) -> list[Reco
 
 def name_curve_command(*directories: Path) -> str:
     """Return the command that trains a network on every snapshot of these runs, and writes their report again."""
-    out = "" if len(directories) == 1 else " --out FILE"
-    return f"condenset report {shlex.join(map(str, directories))} --nets 1{out}"
+    out = () if len(directories) == 1 else ("--out", "FILE")
+    return format_command("report", *directories, "--nets", 1, *out)
 
 
 def _collect_records(directory: Path) -> ReportContent:
     """Return the contents of an evaluation or an experiment: records, and the figure and table of an experiment."""
     records = _read_records(directory, ())
     if not records:
-        raise UserError(f"{directory} has no results yet: finish it with 'condenset resume {directory}'")
+        raise _no_results(directory)
     title, table = _read_table(directory / "table.md")
     figure = directory / "figure.png"
     return ReportContent(
@@ -124,7 +129,7 @@ def _collect_records(directory: Path) -> ReportContent:
         answer=title,
         records=[{**record, "label": _name_record(record)} for record in records],
         data_problem="this report is not about the sets of one run.",
-        settings={"command": f"condenset resume {directory}", **_describe_environment(records[0])},
+        settings={"command": format_command("resume", directory), **_describe_environment(records[0])},
         recipes=_read_configs(directory),
         figure=read_file(figure, MAX_FIGURE_BYTES) if figure.is_file() else b"",
         table=table,
@@ -179,9 +184,8 @@ def _make_features(plan: Plan, data: ImageData, directory: Path) -> FeatureNetwo
 def _describe_plan(plan: Plan, sets: list[ReportedSet], directory: Path) -> dict[str, str]:
     """Return how to repeat a run, as text by label."""
     provenance = sets[0].condensed.provenance if sets else {}
-    command = "run" if plan.protocol else "condense"
     settings = {
-        "command": f"condenset {command} --config {directory / 'recipe.toml'}",
+        "command": format_command("run" if plan.protocol else "condense", "--config", directory / "recipe.toml"),
         "dataset": plan.dataset,
         "seed": str(plan.seed),
         "scoring": describe_protocol(plan.protocol) if plan.protocol else "none",

@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from condenset.config import MAX_NETWORKS
 from condenset.data.image_data import Splits
-from condenset.errors import UserError, check_int, check_path, option, warn_user
+from condenset.errors import UserError, check_int, check_path, format_command, option, warn_user
 from condenset.io.directories import wrap_os_errors
 from condenset.io.files import write_file
 from condenset.io.progress import NullProgress, make_progress
@@ -93,11 +92,10 @@ def write_run_report(run: RunContext, splits: Splits | None = None) -> None:
         with show_activity(run.progress) as update:
             save_page(path, collect_content(run.directory, splits), update)
     except Exception as error:  # also a bug: the command in the warning shows its traceback
-        if run.stop_requested:  # a library may turn the interruption into an error of another type
+        if run.stop.requested:  # a library may turn the interruption into an error of another type
             raise
         reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-        command = f"condenset report {shlex.quote(str(run.directory))}"
-        warn_user(f"there is no report: {reason}; write it with '{command}'")
+        warn_user(f"there is no report: {reason}; write it with '{format_command('report', run.directory)}'")
 
 
 @contextlib.contextmanager

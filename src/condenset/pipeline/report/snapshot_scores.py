@@ -22,7 +22,7 @@ from condenset.pipeline.results import Record
 from condenset.runs.context import RunContext
 from condenset.runs.events import is_fraction
 from condenset.runs.snapshots import SNAPSHOTS, Snapshot, read_snapshots
-from condenset.training.evaluation import score_set
+from condenset.training.scoring import score_set
 
 SCORES = f"{SNAPSHOTS}/scores.json"
 

@@ -61,7 +61,7 @@ def _make_row(record: Record) -> dict[str, Cell]:
     networks = f"{len(record['accuracies'])} × {network}" if is_scored else network
     balanced, storage = record.get("balanced_accuracy"), record.get("storage_bytes") or 0
     seconds = total_seconds(record) if record.get("condense_seconds") is not None else 0.0
-    name = record["label"].partition(",")[0] if ipc is not None else record["label"]
+    name = record["label"].removesuffix(f", {format_ipc(ipc)} per class")
     return {
         "method": Cell(f"{name} ({record['run']})" if record.get("run") else name, name),
         "images per class": Cell(format_ipc(ipc) if ipc else "all", size),

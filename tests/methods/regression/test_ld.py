@@ -12,8 +12,7 @@ from torch import Tensor
 
 import condenset as cs
 from condenset.engine import ComputeDevice
-from condenset.methods import LDRecipe
-from condenset.methods.unrolled.ld import LabelDistillation, condense, ridge_prediction, soften_labels
+from condenset.methods.regression.ld import LabelDistillation, LDRecipe, condense, ridge_prediction, soften_labels
 from condenset.runs.context import RunContext
 from helpers.reference_dm import tiny_data
 

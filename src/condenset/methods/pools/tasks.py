@@ -6,15 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from condenset.data.image_data import ImageData
-from condenset.data.transfer import ImageSender, open_shared
-from condenset.engine.memory import remaining_groups
+from condenset.data.transfer import DataSender, open_shared
 from condenset.engine.tasks import SharedValue, Task, TaskSession
 from condenset.io.directories import wrap_os_errors
 from condenset.io.files import write_file
-from condenset.methods.matching.pools.networks import PoolSpec, network_path, train_networks
+from condenset.methods.pools.network_training import PoolSpec, network_path, train_networks
 from condenset.runs.context import RunContext
 from condenset.runs.tasks import WorkerSettings, open_worker_run, remove_task_files, run_tasks
-from condenset.training.parallel import num_networks_per_task, num_parallel
+from condenset.training.parallel import num_networks_per_task, num_parallel, remaining_groups
 
 
 def train_on_engine(
@@ -30,7 +29,7 @@ def train_on_engine(
     groups = remaining_groups(num_networks, num_networks_per_task(num_networks, run.engine, at_once), missing)
     settings, sender, prefix = (
         WorkerSettings.from_run(run),
-        ImageSender(data, run.engine),
+        DataSender(data, run.engine),
         f"pool-{spec.pool_hash[:12]}.",
     )
 

@@ -13,13 +13,13 @@ from torch import Tensor, nn
 
 import condenset as cs
 from condenset.engine import ComputeDevice
-from condenset.methods.kernel.gradients import (
+from condenset.methods.regression.gradients import (
     NUM_NETWORKS,
     InfiniteKernel,
     RandomFeatureKernel,
     choose_rows_per_chunk,
 )
-from condenset.methods.kernel.kip import (
+from condenset.methods.regression.kip import (
     KernelInducingPoints,
     KIPRecipe,
     centered_targets,
@@ -27,7 +27,7 @@ from condenset.methods.kernel.kip import (
     regression_loss,
     targets_to_labels,
 )
-from condenset.methods.kernel.neural_kernels import compute_in_chunks, neural_kernel
+from condenset.methods.regression.neural_kernels import compute_in_chunks, neural_kernel
 from condenset.runs.context import RunContext
 from helpers.reference_dm import tiny_data
 

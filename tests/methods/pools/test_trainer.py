@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from condenset.methods.matching.pools.trainer import checkpoint_epochs, early_validation_steps
+from condenset.methods.pools.trainer import checkpoint_epochs, early_validation_steps
 
 
 def test_validation_is_frequent_at_first() -> None:

@@ -15,17 +15,17 @@ import torch
 import condenset as cs
 from condenset import augment, networks
 from condenset.engine import ComputeDevice, rng
-from condenset.engine.tasks import LocalEngine
 from condenset.io.files import json_hash, read_tensors, write_tensors
 from condenset.methods.matching.dm import check_recipe, condense
 from condenset.methods.matching.network_source import estimate_network_bytes, prepare_networks
-from condenset.methods.matching.pools.accuracy_groups import in_group
-from condenset.methods.matching.pools.pool import POOL_FILE, NetworkPool
-from condenset.methods.samplers import PoolNetworks, build_on_meta
+from condenset.methods.pools.accuracy_groups import in_group
+from condenset.methods.pools.pool import POOL_FILE, NetworkPool
+from condenset.methods.samplers import TrainedNetworks, build_on_meta
 from condenset.pipeline.condensing import load_or_condense
 from condenset.runs.context import RunContext
 from condenset.runs.loop import Interrupted
 from helpers.interruption import StopAtStep
+from helpers.local_engine import LocalEngine
 from helpers.pools import COUNTS, CPU, SPEC, make_pool, make_pool_problem, pool_recipe
 from helpers.reference_dm import matching_loss, tiny_data
 
@@ -51,10 +51,10 @@ def test_sampled_network_is_a_function_of_seed_and_step(trained_pool: NetworkPoo
     num, indices = len(trained_pool.states), []
     for seed in (3, 4):
         sampler = make_pool_problem(pool_recipe(trained_pool), seed=seed).networks
-        assert isinstance(sampler, PoolNetworks)
+        assert isinstance(sampler, TrainedNetworks)
         indices.append([int(rng.random_index(rng.make_key(seed, "network"), step, num)) for step in range(80)])
         for step, index in enumerate(indices[-1]):
-            expected = sampler.parameters.unflatten(sampler.weights_GP[index], torch.float32)
+            expected = sampler.parameters.unflatten(sampler.weights_EST[index, 0], torch.float32)
             sampled = sampler.sample(torch.tensor(step), torch.float32)
             assert all(torch.equal(sampled[name], expected[name]) for name in expected)
     assert set(indices[0]) == set(range(num))  # every network is used
@@ -206,9 +206,9 @@ def test_memory_estimate_includes_the_pool(trained_pool: NetworkPool) -> None:
     group = next(name for name, size in trained_pool.group_sizes().items() if size)
     for name in (group, "all"):
         expected = make_pool_problem(pool_recipe(trained_pool, group=name)).networks
-        assert isinstance(expected, PoolNetworks)
+        assert isinstance(expected, TrainedNetworks)
         num_bytes = estimate_network_bytes(dataclasses.replace(recipe, group=name), data, CPU)
-        assert num_bytes == expected.weights_GP.nbytes > 0
+        assert num_bytes == expected.weights_EST.nbytes > 0
 
 
 def test_batch_norm_and_bfloat16(tmp_path: Path) -> None:

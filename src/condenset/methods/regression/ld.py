@@ -11,7 +11,6 @@ Shapes: N images of the set, B further real images, K classes, F features.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,25 +23,21 @@ from condenset.config import check_positive_fields
 from condenset.data.class_store import ClassStore
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
-from condenset.engine import rng
 from condenset.engine.memory import images_per_pass
 from condenset.errors import check
 from condenset.methods.common import (
-    NUM_LOSSES,
     adam_step,
     build_condensed_set,
     class_labels,
-    describe_job,
     images_per_class,
     initial_images,
-    record_loss,
     remove_padding,
 )
+from condenset.methods.problem import LearningProblem
 from condenset.methods.recipe import TINY_NETWORK, Recipe, check_learning_fields
 from condenset.methods.registry import Method
-from condenset.methods.samplers import build_on_meta, make_forward, make_loop_step, sample_new_networks
+from condenset.methods.samplers import build_on_meta, make_forward, sample_new_networks
 from condenset.runs.context import RunContext
-from condenset.runs.loop import run_loop
 from condenset.training.protocol import DIGITS, DIGITS_NETWORK
 
 MAX_IMAGES_PER_PASS = 1024  # on a GPU; more images per pass would not be faster
@@ -52,8 +47,6 @@ INITIAL_SHARE = 0.9  # of the image's own class in its initial label
 @dataclass(frozen=True, kw_only=True)
 class LDRecipe(Recipe):
     """Settings of label distillation.
-
-    `ipc` and `allow_fewer` are those of `Recipe`.
 
     Attributes:
         network: Spec of the network whose random initialisations give the features.
@@ -83,7 +76,7 @@ def condense(data: ImageData, recipe: LDRecipe, run: RunContext) -> CondensedSet
     counts = images_per_class(data, recipe)
     run.compute.reset_peak_memory()
     problem = LabelDistillation(data, recipe, run, counts)
-    seconds = run_loop(run, problem.state, recipe.iterations, problem.make_step, describe_job(recipe))
+    seconds = problem.learn()
     labels_NK = soften_labels(problem.logits_NK, recipe.softness)
     return build_condensed_set(problem.images_NCHW, labels_NK, data, recipe, run, seconds)
 
@@ -137,11 +130,14 @@ def soften_labels(logits_NK: Tensor, softness: float) -> Tensor:
     return (math.exp(low) * double_NK).softmax(1).float()
 
 
-class LabelDistillation:
+class LabelDistillation(LearningProblem):
     """The state of a label distillation run and its step."""
 
+    recipe: LDRecipe
+
     def __init__(self, data: ImageData, recipe: LDRecipe, run: RunContext, counts: list[int]) -> None:
-        device, self.recipe, self.run = run.compute.device, recipe, run
+        super().__init__(data, recipe, run)
+        device = run.compute.device
         self.store = ClassStore(data, device)
         self.network = build_on_meta(recipe.network, data, embedding=True)
         self.networks = sample_new_networks(recipe.network, data, run.seed, run.compute, embedding=True)
@@ -150,24 +146,17 @@ class LabelDistillation:
         if not networks.uses_batch_norm(self.network):
             image = (data.channels, data.size, data.size)
             self.images_per_pass = images_per_pass(self.network, run.compute, image) or MAX_IMAGES_PER_PASS
-        self.real_key = rng.make_key(run.seed, "real", device=device)
+        self.real_key = self.make_key("real")
 
         images_KICHW = initial_images(self.store, "real", run.seed, max(counts))
         self.images_NCHW = remove_padding(images_KICHW, counts)
         own_logit = math.log(INITIAL_SHARE / (1 - INITIAL_SHARE) * max(1, data.num_classes - 1))
         self.logits_NK = own_logit * F.one_hot(class_labels(counts), data.num_classes).float().to(device)
         self.moments = torch.zeros(2, *self.logits_NK.shape, device=device)
-        self.losses = torch.zeros(NUM_LOSSES, device=device)
-        self.clock = torch.zeros((), dtype=torch.int64, device=device)
 
     @property
-    def state(self) -> dict[str, Tensor]:
-        """Everything that changes from one iteration to the next."""
-        return {"logits": self.logits_NK, "moments": self.moments, "losses": self.losses, "clock": self.clock}
-
-    def make_step(self) -> Callable[[int], None]:
-        """Return the step of the loop, captured if possible; called once the state is restored."""
-        return make_loop_step(self.step, self.state, self.networks, self.run.compute)
+    def learned(self) -> dict[str, Tensor]:
+        return {"logits": self.logits_NK, "moments": self.moments}
 
     def step(self) -> None:
         """Run one iteration: sample a network, fit the regression to its features, update the logits by Adam."""
@@ -180,7 +169,7 @@ class LabelDistillation:
         loss = self.loss(set_NF, leaf, real_BF, self.store.labels_N[index_B])
         (gradient,) = torch.autograd.grad(loss, leaf)
         adam_step(self.logits_NK, gradient, self.moments, self.clock, self.recipe.lr)
-        record_loss(self.clock, self.losses, loss)
+        self.record_loss(loss)
 
     def loss(self, set_NF: Tensor, logits_NK: Tensor, real_BF: Tensor, labels_B: Tensor) -> Tensor:
         """Return the cross-entropy of the regression's predictions for real images."""

@@ -26,7 +26,7 @@ from condenset.errors import UserError, by_interface, check, check_path_encoding
 from condenset.io.directories import is_empty
 from condenset.io.files import json_hash, read_rows
 from condenset.io.metadata import read_json, read_tensor_metadata
-from condenset.methods.matching.pools.accuracy_groups import group_names, in_group
+from condenset.methods.pools.accuracy_groups import group_names, in_group
 
 POOL_FILE = "pool.json"
 POOL_PREFIX = "pool-"  # of the names of pools that runs train

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from condenset.data.image_data import ImageData
 from condenset.engine.device import ComputeDevice
-from condenset.methods.kernel.neural_kernels import compute_in_chunks, differentiate_in_chunks, neural_kernel
+from condenset.methods.regression.neural_kernels import compute_in_chunks, differentiate_in_chunks, neural_kernel
 from condenset.methods.samplers import NetworkSampler, NoNetworks, build_on_meta, make_forward, sample_new_networks
 from condenset.runs.context import RunContext
 

@@ -16,6 +16,7 @@ from condenset.data.opening import is_known_name
 from condenset.data.options import LoadOptions
 from condenset.data.split import is_subset_source
 from condenset.errors import UserError, check, check_type, option, warn_user
+from condenset.io.metadata import holds_config
 from condenset.io.user_directories import absolute_path
 from condenset.pipeline.config import read_plan
 from condenset.pipeline.datasets import resolve_load_options
@@ -23,7 +24,6 @@ from condenset.pipeline.evaluation.config import EvaluationSource
 from condenset.pipeline.evaluation.images import TestImageCache
 from condenset.pipeline.evaluation.overlap import check_overlap
 from condenset.pipeline.plan import Plan
-from condenset.runs.directory import is_run_directory
 from condenset.training.class_matching import align_classes
 
 
@@ -95,7 +95,7 @@ def open_set(
 def find_run(condensed: CondensedSet, file: Path) -> Plan | None:
     """Return the plan of the run that made a set, if the set file is in the directory of this run."""
     for directory in file.absolute().parents[:2]:
-        if (directory / "recipe.toml").is_file() and is_run_directory(directory):
+        if (directory / "recipe.toml").is_file() and holds_config(directory):
             plan = read_plan(directory / "recipe.toml")
             if plan.fingerprint == condensed.provenance.get("fingerprint"):
                 return plan

@@ -16,10 +16,10 @@ from condenset.io.directories import lock_directory
 from condenset.io.files import json_hash, read_tensors, write_tensors
 from condenset.methods import METHODS, DMRecipe, make_recipe
 from condenset.methods.matching.dm import condense
-from condenset.methods.matching.pools import networks as pool_networks
-from condenset.methods.matching.pools.accuracy_groups import EDGES, group_names, in_group
-from condenset.methods.matching.pools.pool import POOL_FILE, NetworkPool
-from condenset.methods.matching.pools.training import fill_pool, pool_protocol
+from condenset.methods.pools import network_training as pool_networks
+from condenset.methods.pools.accuracy_groups import EDGES, group_names, in_group
+from condenset.methods.pools.pool import POOL_FILE, NetworkPool
+from condenset.methods.pools.pool_training import fill_pool, pool_protocol
 from condenset.methods.samplers import build_on_meta
 from condenset.runs.context import RunContext
 from condenset.runs.loop import Interrupted
@@ -64,18 +64,10 @@ def test_states_are_the_first_of_each_group_and_the_last(trained_pool: NetworkPo
     trainer = Trainer(SPEC, DeviceDataset.from_data(train, CPU.device), protocol, CPU)
     history: list[tuple[int, float, Tensor]] = []
     num_steps = 0
-
-    def validate() -> None:
-        accuracy = trainer.accuracy(DeviceDataset.from_data(val, CPU.device))
-        history.append((num_steps, accuracy, trainer.weights.clone()))
-
-    def after_step() -> None:
-        nonlocal num_steps
-        num_steps += 1
-        if num_steps in (1, 2, 3, 4):  # of the 5 steps of the first epoch
-            validate()
-
-    trainer.train(0, "pool", 1, after_epoch=lambda _: validate(), after_step=after_step)
+    for num_steps in trainer.iter_train(0, "pool", 1):
+        if num_steps < 5 or num_steps % 5 == 0:  # after each step of the first epoch, then after each epoch
+            accuracy = trainer.accuracy(DeviceDataset.from_data(val, CPU.device))
+            history.append((num_steps, accuracy, trainer.weights.clone()))
     expected: list[tuple[int, float, Tensor]] = []
     for state in history:
         group = next((name for name in group_names(EDGES) if in_group(state[1], name)), None)
@@ -290,7 +282,8 @@ def test_validation_during_training_does_not_change_the_network() -> None:
     trainer = Trainer(SPEC, dataset, protocol, CPU)
     trainer.train(0, "x")
     expected = trainer.weights.clone()
-    trainer.train(0, "x", after_step=lambda: trainer.accuracy(dataset) and None)
+    for _ in trainer.iter_train(0, "x"):
+        trainer.accuracy(dataset)
     assert torch.equal(trainer.weights, expected)
 
 

@@ -1,4 +1,4 @@
-"""A pool of networks for the tests of matching."""
+"""A pool of networks for tests."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from condenset.errors import UserError
-from condenset.methods.matching.pools.accuracy_groups import in_group
+from condenset.methods.pools.accuracy_groups import in_group
 from condenset.training.dataset import DeviceDataset
 from condenset.training.trainer import Trainer
 

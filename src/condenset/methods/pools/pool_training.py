@@ -20,11 +20,11 @@ from condenset.errors import check, check_int
 from condenset.io.directories import ensure_writable, lock_directory, remove_temporary_files, wrap_os_errors
 from condenset.io.files import json_hash, write_file
 from condenset.io.progress import make_progress
-from condenset.methods.matching.pools.accuracy_groups import EDGES, group_names
-from condenset.methods.matching.pools.networks import PoolSpec, network_path, train_networks
-from condenset.methods.matching.pools.pool import POOL_FILE, NetworkPool, check_pool_directory, pool_path
-from condenset.methods.matching.pools.tasks import train_on_engine
-from condenset.methods.reference_network import training_metadata
+from condenset.methods.pools.accuracy_groups import EDGES, group_names
+from condenset.methods.pools.network_training import PoolSpec, network_path, train_networks
+from condenset.methods.pools.pool import POOL_FILE, NetworkPool, check_pool_directory, pool_path
+from condenset.methods.pools.tasks import train_on_engine
+from condenset.methods.trained_files import training_metadata
 from condenset.runs.context import RunContext
 from condenset.training.protocol import Protocol, training_protocol
 
@@ -177,10 +177,10 @@ def fill_run_pool(
     return fill_pool(data, path, num_networks, protocol, run, num_checkpoints=num_checkpoints)
 
 
-def check_pool_memory(data: ImageData, compute: ComputeDevice, memory_limit: int | None) -> None:
+def check_pool_memory(data: ImageData, compute: ComputeDevice, memory_limit: int | None, *, zca: bool = False) -> None:
     """Raise a UserError if the images that the networks train on do not fit the device."""
     way_out = "choose dm, which needs no trained networks and streams images from disk"
-    check_images_fit(data, compute, memory_limit, "a pool of trained networks", way_out)
+    check_images_fit(data, compute, memory_limit, "a pool of trained networks", way_out, zca=zca)
 
 
 def pool_metadata(

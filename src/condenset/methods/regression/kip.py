@@ -5,7 +5,7 @@ Shapes: N synthetic images, B real images, K classes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -17,33 +17,28 @@ from condenset.config import check_bool_fields, check_int_fields, check_positive
 from condenset.data.class_store import ClassStore
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
-from condenset.engine import rng
 from condenset.errors import check_choice
 from condenset.methods.common import (
-    NUM_LOSSES,
     adam_step,
     build_condensed_set,
     class_labels,
-    describe_job,
     images_per_class,
     initial_images,
-    record_loss,
     remove_padding,
 )
-from condenset.methods.kernel.gradients import (
+from condenset.methods.problem import LearningProblem
+from condenset.methods.recipe import INITS, TINY_NETWORK, Recipe, check_learning_fields
+from condenset.methods.registry import Method
+from condenset.methods.regression.gradients import (
     ImageKernel,
     InfiniteKernel,
     KernelPair,
     RandomFeatureKernel,
     choose_rows_per_chunk,
 )
-from condenset.methods.kernel.neural_kernels import KERNELS, LAYERS
-from condenset.methods.recipe import INITS, TINY_NETWORK, Recipe, check_learning_fields
-from condenset.methods.registry import Method
-from condenset.methods.samplers import make_loop_step
-from condenset.methods.unrolled.ld import solve_by_cholesky
+from condenset.methods.regression.ld import solve_by_cholesky
+from condenset.methods.regression.neural_kernels import KERNELS, LAYERS
 from condenset.runs.context import RunContext
-from condenset.runs.loop import run_loop
 from condenset.training.protocol import DIGITS, DIGITS_NETWORK
 
 MAX_DEPTH = 50
@@ -54,8 +49,6 @@ KERNEL_NAMES = (*KERNELS, FEATURES)
 @dataclass(frozen=True, kw_only=True)
 class KIPRecipe(Recipe):
     """Settings of kernel inducing points.
-
-    `ipc` and `allow_fewer` are those of `Recipe`.
 
     Attributes:
         kernel: "ntk", the neural tangent kernel of an infinitely wide network; "nngp", the kernel of its Gaussian
@@ -100,7 +93,7 @@ def condense(data: ImageData, recipe: KIPRecipe, run: RunContext) -> CondensedSe
     counts = images_per_class(data, recipe)
     run.compute.reset_peak_memory()
     problem = KernelInducingPoints(data, recipe, run, counts)
-    seconds = run_loop(run, problem.state, recipe.iterations, problem.make_step, describe_job(recipe))
+    seconds = problem.learn()
     labels = targets_to_labels(problem.targets_NK) if recipe.learn_labels else class_labels(counts)
     return build_condensed_set(problem.images_NCHW, labels, data, recipe, run, seconds)
 
@@ -134,32 +127,27 @@ def targets_to_labels(targets_NK: Tensor) -> Tensor:
     return positive_NK / positive_NK.sum(1, keepdim=True)
 
 
-class KernelInducingPoints:
+class KernelInducingPoints(LearningProblem):
     """The state of a run and its step, in float32: the regression needs the small eigenvalues of the kernel."""
 
+    recipe: KIPRecipe
+
     def __init__(self, data: ImageData, recipe: KIPRecipe, run: RunContext, counts: list[int]) -> None:
-        device, self.recipe, self.run = run.compute.device, recipe, run
+        super().__init__(data, recipe, run)
+        device = run.compute.device
         self.store, self.num_classes = ClassStore(data, device), data.num_classes
         self.kernel = make_kernel(data, recipe, run, sum(counts))
-        self.real_key = rng.make_key(run.seed, "real", device=device)
+        self.networks, self.real_key = self.kernel.networks, self.make_key("real")
         self.images_NCHW = remove_padding(initial_images(self.store, recipe.init, run.seed, max(counts)), counts)
         self.targets_NK = centered_targets(class_labels(counts).to(device), data.num_classes)
         self.moments, self.target_moments = (
             torch.zeros(2, *values.shape, device=device) for values in (self.images_NCHW, self.targets_NK)
         )
-        self.losses = torch.zeros(NUM_LOSSES, device=device)
-        self.clock = torch.zeros((), dtype=torch.int64, device=device)
 
     @property
-    def state(self) -> dict[str, Tensor]:
-        """Everything that changes from one iteration to the next."""
-        learned = {"images": self.images_NCHW, "moments": self.moments}
+    def learned(self) -> dict[str, Tensor]:
         targets = {"targets": self.targets_NK, "target_moments": self.target_moments}
-        return {**learned, **targets, "losses": self.losses, "clock": self.clock}
-
-    def make_step(self) -> Callable[[int], None]:
-        """Return the step of the loop, captured if possible; called once the state is restored."""
-        return make_loop_step(self.step, self.state, self.kernel.networks, self.run.compute)
+        return {"images": self.images_NCHW, "moments": self.moments, **targets}
 
     def step(self) -> None:
         """Run one iteration: sample real images, and update the images by Adam."""
@@ -169,7 +157,7 @@ class KernelInducingPoints:
         adam_step(self.images_NCHW, by_images, self.moments, self.clock, self.recipe.lr)
         if self.recipe.learn_labels:
             adam_step(self.targets_NK, by_targets, self.target_moments, self.clock, self.recipe.lr)
-        record_loss(self.clock, self.losses, loss)
+        self.record_loss(loss)
 
     def gradient(self, real_BCHW: Tensor, labels_B: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the loss on real images, and its gradients by the images and by the targets."""

@@ -9,15 +9,14 @@ from pathlib import Path
 
 from condenset.data.image_data import ImageData
 from condenset.data.split import train_val_split
-from condenset.engine.memory import remaining_groups
 from condenset.io.directories import wrap_os_errors
 from condenset.io.files import write_tensors
-from condenset.methods.matching.pools.trainer import PoolTrainer, checkpoint_epochs
+from condenset.methods.pools.trainer import PoolTrainer, checkpoint_epochs
 from condenset.runs.context import RunContext
 from condenset.runs.loop import track_progress
 from condenset.training.checkpoint import TrainingCheckpoint
 from condenset.training.dataset import DeviceDataset
-from condenset.training.parallel import num_parallel, train_in_parallel
+from condenset.training.parallel import num_parallel, remaining_groups, train_in_parallel
 from condenset.training.protocol import Protocol
 from condenset.training.trainer import Trainer
 

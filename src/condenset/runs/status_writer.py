@@ -69,7 +69,7 @@ def record_status(run: RunContext) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        was_stopped = isinstance(error, KeyboardInterrupt) or run.stop_requested
+        was_stopped = isinstance(error, KeyboardInterrupt) or run.stop.requested
         progress.write("stopped" if was_stopped else "failed", "" if was_stopped else str(error))
         raise
     progress.write("finished")

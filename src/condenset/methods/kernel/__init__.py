@@ -1,1 +1,0 @@
-"""Kernel ridge regression on kernels of infinitely wide networks."""
