@@ -26,9 +26,9 @@ from timing import synchronize
 
 from condenset import DMRecipe, ImageData
 from condenset.cli.console import print_table
-from condenset.data.batch_stream import BatchStream
-from condenset.data.memmap import MEMMAP_FORMAT, METADATA_FILE, is_memmap, read_memmap
-from condenset.data.streamed_store import fits_memory
+from condenset.data.imports.memmap import MEMMAP_FORMAT, METADATA_FILE, is_memmap, read_memmap
+from condenset.data.stores.batch_stream import BatchStream
+from condenset.data.stores.streamed_store import fits_memory
 from condenset.engine import ComputeDevice
 from condenset.engine.memory import USABLE_SHARE
 from condenset.io.bytesize import format_bytes, parse_bytes

@@ -13,8 +13,8 @@ from sklearn.utils import check_array, check_consistent_length, check_random_sta
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
-from condenset.data.arrays import from_arrays
 from condenset.data.image_data import ImageData
+from condenset.data.reading.arrays import from_arrays
 from condenset.errors import UserError, check, is_int
 from condenset.pipeline.api import condense
 

@@ -11,7 +11,7 @@ import pytest
 
 from condenset import DATASETS, METHODS, NETWORKS
 from condenset.cli import completion
-from condenset.data.options import FITS
+from condenset.data.reading.options import FITS
 from condenset.engine.device import DEVICES, PRECISIONS
 from condenset.engine.options import ENGINES
 from condenset.experiments import EXPERIMENTS, SCALES

@@ -10,7 +10,7 @@ import warnings
 import pytest
 
 from condenset.cli.console import one_line_warnings, print_evaluation, print_records, print_table
-from condenset.data.file_scan import DatasetWarning
+from condenset.data.reading.file_scan import DatasetWarning
 
 
 class Terminal(io.StringIO):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from condenset import CondensedSet
-from condenset.data import loading
+from condenset.data.reading import loading
 from condenset.experiments import EXPERIMENTS, start
 from condenset.pipeline import datasets
 from helpers.command_line import (

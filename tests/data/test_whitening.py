@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 import condenset as cs
-from condenset.data.class_store import ClassStore
-from condenset.data.streamed_store import StreamedStore, stored_bytes
+from condenset.data.stores.class_store import ClassStore
+from condenset.data.stores.streamed_store import StreamedStore, stored_bytes
 from condenset.data.whitening import EPSILON, Whitening, fit_whitening
 from condenset.engine import ComputeDevice
 from condenset.io.files import write_tensors

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from condenset.data.image_data import ImageData
-from condenset.data.memmap import MEMMAP_FORMAT, METADATA_FILE, read_memmap
+from condenset.data.imports.memmap import MEMMAP_FORMAT, METADATA_FILE, read_memmap
 from helpers.reference_dm import tiny_data
 
 

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-from condenset.data import lazy
+from condenset.data.reading import lazy
 from condenset.io import files
 
 BLOCK_BYTES = 40 * 3 * 4 * 4  # 40 colour images of 4x4 pixels

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from condenset import augment, kernels
-from condenset.data.class_store import ClassStore
+from condenset.data.stores.class_store import ClassStore
 from condenset.engine import ComputeDevice, rng
 from condenset.kernels import runtime
 from condenset.kernels.conv_norm_pool import conv_norm_relu_pool

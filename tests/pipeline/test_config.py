@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from condenset import UserError, load
-from condenset.data.options import LoadOptions
+from condenset.data.reading.options import LoadOptions
 from condenset.engine import ComputeDevice
 from condenset.methods.pools.pool_training import expert_protocol, fill_pool
 from condenset.pipeline.config import plan_to_toml, read_plan

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from condenset.config import field_names
+from condenset.data.datasets.outline import outline_dataset
 from condenset.data.image_data import Splits
-from condenset.data.loading import load_splits
-from condenset.data.options import LoadOptions
-from condenset.data.outline import outline_dataset
+from condenset.data.reading.loading import load_splits
+from condenset.data.reading.options import LoadOptions
 from condenset.engine.device import ComputeDevice
 from condenset.errors import UserError
 from condenset.io.bytesize import parse_bytes

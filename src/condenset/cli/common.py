@@ -18,7 +18,7 @@ RESUME = "Resume with: "  # before the command that continues a run
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 if TYPE_CHECKING:
-    from condenset.data.options import LoadOptions
+    from condenset.data.reading.options import LoadOptions
     from condenset.runs.context import RunContext
 
 MAX_SET_NAMES = 10  # in an error
@@ -42,7 +42,7 @@ def choose_dataset(dataset: str | None, train: str | None, *, required: bool) ->
 
 def describe_hold_out(options: LoadOptions) -> str:
     """Return a line on the images that are held out for the test, or nothing if there are none."""
-    from condenset.data.hold_out import format_share
+    from condenset.data.reading.hold_out import format_share
 
     if options.test_share is None:
         return ""

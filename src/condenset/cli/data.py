@@ -58,7 +58,7 @@ def get_command(name: DatasetName, data_dir: DataDir = None) -> None:
     import_torch()
 
     from condenset import data
-    from condenset.data.sources import require_registered_name
+    from condenset.data.datasets.sources import require_registered_name
 
     directory = data.download_dataset(name, data_dir)
     if data.DATASETS[require_registered_name(name)].is_bundled:
@@ -119,8 +119,8 @@ def import_command(
 
     from condenset import data
     from condenset.data.image_data import describe_images, one_line
-    from condenset.data.import_journal import can_continue_import
-    from condenset.data.memmap import memmap_directory
+    from condenset.data.imports.import_journal import can_continue_import
+    from condenset.data.imports.memmap import memmap_directory
 
     def describe_rest() -> str:
         target = memmap_directory(data.data_directory(data_dir), name)

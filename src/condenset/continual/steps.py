@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
-from condenset.data.arrays import from_arrays
 from condenset.data.image_data import ImageData
+from condenset.data.reading.arrays import from_arrays
 from condenset.errors import UserError, check
 
 

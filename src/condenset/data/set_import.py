@@ -13,12 +13,12 @@ import torch
 from numpy.typing import NDArray
 
 from condenset.data.condensed_set import CondensedSet
+from condenset.data.datasets.sources import DATASETS, require_registered_name
 from condenset.data.formats.content import SET_FILE, SetContent, is_exported
 from condenset.data.formats.npz import read_npz
 from condenset.data.formats.pt import read_pt
 from condenset.data.formats.table import find_format
 from condenset.data.image_data import check_channel_stats
-from condenset.data.sources import DATASETS, require_registered_name
 from condenset.data.transform import denormalize
 from condenset.errors import UserError, check, check_path, option, warn_user
 from condenset.io.user_directories import expand_user

@@ -11,9 +11,9 @@ from typing import Any
 from condenset.data.class_selection import take_classes
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
-from condenset.data.lazy import Labels, Pixels
-from condenset.data.mapped_file import from_numpy
-from condenset.data.memmap import map_images
+from condenset.data.imports.memmap import map_images
+from condenset.data.reading.lazy import Labels, Pixels
+from condenset.data.stores.mapped_file import from_numpy
 from condenset.engine.tasks import Engine, MissingFileError, SharedValue
 from condenset.errors import UserError
 

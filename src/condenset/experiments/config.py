@@ -9,7 +9,7 @@ from typing import Any
 
 from condenset import __version__
 from condenset.config import MAX_NETWORKS, make_config
-from condenset.data.options import LoadOptions
+from condenset.data.reading.options import LoadOptions
 from condenset.engine.options import EngineOptions
 from condenset.errors import check, check_choice, check_int
 from condenset.experiments.registry import get_experiment, make_request

@@ -12,8 +12,8 @@ from types import MappingProxyType
 from typing import Any
 
 from condenset.data.image_data import Splits
-from condenset.data.loading import load_splits
-from condenset.data.opening import absolute_dataset_path
+from condenset.data.reading.loading import load_splits
+from condenset.data.reading.opening import absolute_dataset_path
 from condenset.engine.options import EngineOptions
 from condenset.engine.tasks import Engine
 from condenset.errors import UserError

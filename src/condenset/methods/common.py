@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from condenset import __version__
-from condenset.data.class_store import ClassStore
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
 from condenset.data.ipc import MAX_NAMES, expand_ipc, format_ipc
 from condenset.data.partition import encode_partition
+from condenset.data.stores.class_store import ClassStore
 from condenset.data.transform import denormalize
 from condenset.engine import rng
 from condenset.errors import UserError, has_option, option

@@ -11,7 +11,7 @@ from condenset.config import describe_fields, make_config
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
 from condenset.data.ipc import Ipc, check_ipc, mean_ipc
-from condenset.data.streamed_store import check_images_fit
+from condenset.data.stores.streamed_store import check_images_fit
 from condenset.errors import UserError, check_choice, option
 from condenset.methods.recipe import Recipe
 from condenset.registry import Registry

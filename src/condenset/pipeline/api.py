@@ -14,7 +14,7 @@ from condenset.augment import remove_unused_flip
 from condenset.data.condensed_set import CondensedSet, check_train_set
 from condenset.data.image_data import ImageData, check_image_data
 from condenset.data.ipc import resolve_ipc
-from condenset.data.lazy import check_num_classes
+from condenset.data.reading.lazy import check_num_classes
 from condenset.engine.defaults import torch_defaults
 from condenset.engine.device import ComputeDevice
 from condenset.engine.memory import check_network_fits

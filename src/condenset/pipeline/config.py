@@ -8,7 +8,7 @@ from typing import Any
 
 from condenset import __version__
 from condenset.config import field_names
-from condenset.data.options import LoadOptions
+from condenset.data.reading.options import LoadOptions
 from condenset.engine.options import EngineOptions
 from condenset.errors import check_choice, check_type
 from condenset.io.bytesize import parse_bytes

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from condenset.config import make_config
-from condenset.data.file_scan import DatasetWarning
+from condenset.data.datasets.sources import find_registered_name
 from condenset.data.image_data import Splits
-from condenset.data.loading import load_splits
-from condenset.data.opening import absolute_dataset_path, name_dataset
-from condenset.data.options import LoadOptions
-from condenset.data.sources import find_registered_name
+from condenset.data.reading.file_scan import DatasetWarning
+from condenset.data.reading.loading import load_splits
+from condenset.data.reading.opening import absolute_dataset_path, name_dataset
+from condenset.data.reading.options import LoadOptions
 from condenset.errors import UserError, check
 from condenset.io.user_directories import absolute_path
 from condenset.pipeline.settings import RunSettings

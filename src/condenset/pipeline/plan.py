@@ -11,7 +11,7 @@ from typing import Any
 from condenset.augment import remove_unused_flip
 from condenset.data.image_data import ImageData
 from condenset.data.ipc import Ipc, job_name, resolve_ipc
-from condenset.data.streamed_store import check_images_fit
+from condenset.data.stores.streamed_store import check_images_fit
 from condenset.data.whitening import check_whitening_size
 from condenset.engine.memory import check_network_fits
 from condenset.errors import UserError, check, check_int

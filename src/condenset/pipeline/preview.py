@@ -7,8 +7,8 @@ from typing import Any
 
 from condenset.data.image_data import ImageData, Splits
 from condenset.data.ipc import format_ipc
-from condenset.data.options import LoadOptions
-from condenset.data.streamed_store import is_streamed
+from condenset.data.reading.options import LoadOptions
+from condenset.data.stores.streamed_store import is_streamed
 from condenset.engine.device import ComputeDevice
 from condenset.io.bytesize import format_bytes
 from condenset.io.directories import find_unique_directory

@@ -8,11 +8,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from condenset.data.duplicates import warn_about_shared_images
 from condenset.data.image_data import Splits
-from condenset.data.loading import load_splits
-from condenset.data.opening import absolute_dataset_path, is_known_name
-from condenset.data.options import LoadOptions
+from condenset.data.reading.duplicates import warn_about_shared_images
+from condenset.data.reading.loading import load_splits
+from condenset.data.reading.opening import absolute_dataset_path, is_known_name
+from condenset.data.reading.options import LoadOptions
 from condenset.engine.options import EngineOptions
 from condenset.engine.tasks import Engine
 from condenset.errors import UserError

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from condenset.config import check_text_fields, field_names
-from condenset.data.options import LoadOptions
+from condenset.data.reading.options import LoadOptions
 from condenset.engine.device import ComputeDevice
 from condenset.engine.options import EngineOptions
 from condenset.engine.tasks import Engine

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from condenset.config import field_names
-from condenset.data.options import LoadOptions
+from condenset.data.reading.options import LoadOptions
 from condenset.engine.options import EngineOptions
 from condenset.errors import UserError
 from condenset.io.directories import wrap_os_errors

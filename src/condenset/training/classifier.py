@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from condenset.data.arrays import as_pixels
 from condenset.data.class_selection import select_classes
 from condenset.data.image_data import ImageData, check_image_data
+from condenset.data.reading.arrays import as_pixels
 from condenset.data.transform import normalize
 from condenset.engine.defaults import torch_defaults
 from condenset.errors import UserError, check, check_type, format_names, warn_user

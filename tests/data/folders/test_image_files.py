@@ -11,7 +11,7 @@ from PIL import Image
 
 from condenset.data import from_folder
 from condenset.data.folders.file_scanning import scan_files
-from condenset.data.options import LoadOptions
+from condenset.data.reading.options import LoadOptions
 from condenset.errors import UserError
 from helpers.data_files import ExpectUserError, make_classes, save_image
 

@@ -235,7 +235,7 @@ def test_pipes_and_dangling_links_are_rejected(tmp_path: Path, user_error: Expec
 def test_several_blocks_have_the_same_order_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_classes(tmp_path, "ab", count=70)
     whole = from_folder(tmp_path)
-    monkeypatch.setattr("condenset.data.lazy.BLOCK_BYTES", 9 * 3 * 8 * 8)
+    monkeypatch.setattr("condenset.data.reading.lazy.BLOCK_BYTES", 9 * 3 * 8 * 8)
     in_blocks = from_folder(tmp_path)
     assert (whole.images == in_blocks.images).all() and whole.mean == in_blocks.mean
 

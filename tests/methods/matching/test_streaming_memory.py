@@ -11,14 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from condenset.data.memmap import MEMMAP_FORMAT, METADATA_FILE
+from condenset.data.imports.memmap import MEMMAP_FORMAT, METADATA_FILE
 
 NUM_CLASSES, NUM_IMAGES, SIZE = 10, 8_000, 64
 SCRIPT = """
 import sys
 from pathlib import Path
 import condenset as cs
-from condenset.data.memmap import read_memmap
+from condenset.data.imports.memmap import read_memmap
 
 def status(name):
     lines = Path("/proc/self/status").read_text().splitlines()

@@ -1,7 +1,7 @@
 """The datasets that condenset knows by name: one module per family. Importing this package registers all of them."""
 
 from condenset.data.datasets import cifar, digits, imagenet, mnist
-from condenset.data.sources import register_dataset
+from condenset.data.datasets.sources import register_dataset
 
 __all__ = ["cifar", "digits", "imagenet", "mnist"]
 

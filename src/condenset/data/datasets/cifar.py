@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from condenset.data.datasets.cifar_pickle import ByteArray, parse_cifar_pickle
-from condenset.data.lazy import Labels, LazyDataset, Pixels, make_lazy_split
-from condenset.data.options import LoadOptions
-from condenset.data.sources import DatasetSource, Download
+from condenset.data.datasets.sources import DatasetSource, Download
+from condenset.data.reading.lazy import Labels, LazyDataset, Pixels, make_lazy_split
+from condenset.data.reading.options import LoadOptions
 from condenset.errors import UserError, format_error
 from condenset.io.files import read_file
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from condenset.data.hold_out import hold_out
-from condenset.data.lazy import LazyDataset, make_lazy_split
-from condenset.data.options import LoadOptions
-from condenset.data.sources import DatasetSource
+from condenset.data.datasets.sources import DatasetSource
+from condenset.data.reading.hold_out import hold_out
+from condenset.data.reading.lazy import LazyDataset, make_lazy_split
+from condenset.data.reading.options import LoadOptions
 
 CLASS_NAMES = tuple("0123456789")
 

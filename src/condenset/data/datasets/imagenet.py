@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
+from condenset.data.datasets.sources import DatasetSource, Download
 from condenset.data.folders.image_decoding import TargetShape
 from condenset.data.folders.reading import ImageFiles, list_class_files, make_folder_dataset
-from condenset.data.lazy import LazyDataset
-from condenset.data.options import LoadOptions
-from condenset.data.sources import DatasetSource, Download
+from condenset.data.reading.lazy import LazyDataset
+from condenset.data.reading.options import LoadOptions
 from condenset.errors import UserError
 from condenset.io.files import read_file
 

@@ -11,9 +11,9 @@ from typing import BinaryIO
 
 import numpy as np
 
-from condenset.data.lazy import Labels, LazyDataset, Pixels, make_lazy_split
-from condenset.data.options import LoadOptions
-from condenset.data.sources import DatasetSource, Download
+from condenset.data.datasets.sources import DatasetSource, Download
+from condenset.data.reading.lazy import Labels, LazyDataset, Pixels, make_lazy_split
+from condenset.data.reading.options import LoadOptions
 from condenset.errors import UserError, format_error
 from condenset.io.files import open_file
 

@@ -11,7 +11,6 @@ from typing import NamedTuple, TypeVar
 
 from joblib import Parallel, cpu_count, delayed
 
-from condenset.data.file_scan import FileScan
 from condenset.data.folders.image_decoding import (
     GREY_MODES,
     TargetShape,
@@ -33,7 +32,8 @@ from condenset.data.folders.image_files import (
     raise_first,
     warn_about_unreadable,
 )
-from condenset.data.options import LoadOptions
+from condenset.data.reading.file_scan import FileScan
+from condenset.data.reading.options import LoadOptions
 from condenset.errors import UserError, option, warn_user
 from condenset.io.progress import show_progress
 

@@ -10,8 +10,8 @@ from types import MappingProxyType
 import numpy as np
 from PIL import ExifTags, Image, ImageColor, ImageOps, UnidentifiedImageError
 
-from condenset.data.lazy import Pixels
-from condenset.data.options import WHITE_LEVEL, LoadOptions, check_image_size
+from condenset.data.reading.lazy import Pixels
+from condenset.data.reading.options import WHITE_LEVEL, LoadOptions, check_image_size
 from condenset.errors import UserError, format_error, option
 from condenset.io.files import open_file
 

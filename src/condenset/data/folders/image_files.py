@@ -14,9 +14,9 @@ import numpy as np
 from joblib import Parallel, cpu_count, delayed
 from PIL import Image
 
-from condenset.data.file_scan import DatasetWarning
 from condenset.data.folders.image_decoding import TargetShape, UnreadableImageError, read_image
-from condenset.data.lazy import Pixels
+from condenset.data.reading.file_scan import DatasetWarning
+from condenset.data.reading.lazy import Pixels
 from condenset.errors import UserError, format_names, has_option, option, warn_user
 
 MAX_NAMED_FILES = 5  # in an error message, after the first

@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from condenset.data.class_names import sort_names
-from condenset.data.file_scan import DatasetWarning
+from condenset.data.reading.class_names import sort_names
+from condenset.data.reading.file_scan import DatasetWarning
 from condenset.errors import UserError, by_interface, format_names, has_option, option, warn_user
 from condenset.io.directories import wrap_os_errors
 from condenset.io.progress import show_progress

@@ -13,13 +13,13 @@ import numpy as np
 from joblib import cpu_count
 
 from condenset.config import make_config
-from condenset.data.class_names import match_classes
 from condenset.data.folders.file_scanning import scan_files
 from condenset.data.folders.image_decoding import TargetShape
 from condenset.data.folders.image_files import decode_images, list_reasons
 from condenset.data.folders.layouts import find_split_folders, list_classes
 from condenset.data.image_data import ImageData
-from condenset.data.lazy import (
+from condenset.data.reading.class_names import match_classes
+from condenset.data.reading.lazy import (
     Labels,
     LazyDataset,
     LazySplit,
@@ -28,7 +28,7 @@ from condenset.data.lazy import (
     make_image_data,
     read_into_memory,
 )
-from condenset.data.options import FILE_OPTIONS, ImageKeywords, LoadOptions
+from condenset.data.reading.options import FILE_OPTIONS, ImageKeywords, LoadOptions
 from condenset.engine.defaults import torch_defaults
 from condenset.errors import UserError, check_path
 from condenset.io.progress import limit_progress

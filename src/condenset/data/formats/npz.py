@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from condenset.data.formats.content import SetContent, add_metadata, parse_metadata
-from condenset.data.npy_files import read_npz_arrays
+from condenset.data.reading.npy_files import read_npz_arrays
 from condenset.errors import UserError, check
 from condenset.io.files import write_file
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import torch
 
-from condenset.data.class_store import ClassStore
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
+from condenset.data.stores.class_store import ClassStore
 from condenset.engine.rng import make_key
 from condenset.methods.common import (
     build_condensed_set,

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from condenset.data.class_store import ClassStore
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
+from condenset.data.stores.class_store import ClassStore
 from condenset.data.transform import denormalize
 from condenset.engine import rng
 from condenset.methods.common import (

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from condenset.data.image_data import ImageData
-from condenset.data.streamed_store import stored_bytes
+from condenset.data.stores.streamed_store import stored_bytes
 from condenset.engine.device import ComputeDevice
 from condenset.engine.memory import estimate_memory, num_classes_that_fit, split_evenly
 from condenset.methods.common import images_per_class, mean_weights

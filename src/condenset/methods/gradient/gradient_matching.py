@@ -14,10 +14,10 @@ from torch import Tensor
 from torch.func import functional_call
 
 from condenset import augment, kernels, networks
-from condenset.data.class_store import ClassStore
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
 from condenset.data.partition import check_partition, decode_partition
+from condenset.data.stores.class_store import ClassStore
 from condenset.engine import rng
 from condenset.engine.compile import compile_second_order, uses_custom_kernels
 from condenset.engine.cuda_graph import capture_step

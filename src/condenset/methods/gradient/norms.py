@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm  # BatchNorm1d, 2d, 3d and SyncBatchNorm
 
-from condenset.data.class_store import ClassStore
+from condenset.data.stores.class_store import ClassStore
 from condenset.methods.common import mean_weights
 from condenset.networks.gradients import Forward
 

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from condenset import augment, networks
 from condenset.augment import Transform
-from condenset.data.batch_stream import BatchStream
-from condenset.data.class_store import ClassStore, ImageBatch
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
-from condenset.data.streamed_store import StreamedStore
+from condenset.data.stores.batch_stream import BatchStream
+from condenset.data.stores.class_store import ClassStore, ImageBatch
+from condenset.data.stores.streamed_store import StreamedStore
 from condenset.engine import cuda_graph, rng
 from condenset.engine.compile import Forward
 from condenset.engine.memory import MemoryEstimate

@@ -8,9 +8,9 @@ from typing import Any
 from torch import nn
 
 from condenset import networks
-from condenset.data.batch_stream import NUM_BUFFERS
 from condenset.data.image_data import ImageData
-from condenset.data.streamed_store import is_streamed, stored_bytes
+from condenset.data.stores.batch_stream import NUM_BUFFERS
+from condenset.data.stores.streamed_store import is_streamed, stored_bytes
 from condenset.engine import cuda_graph
 from condenset.engine.compile import uses_custom_kernels
 from condenset.engine.device import ComputeDevice

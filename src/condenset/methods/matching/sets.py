@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from condenset.data.class_store import ClassStore
 from condenset.data.image_data import ImageData
 from condenset.data.partition import check_decoded_size, decode_partition
+from condenset.data.stores.class_store import ClassStore
 from condenset.engine.memory import split_evenly
 from condenset.methods.common import (
     class_labels,

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from condenset.data.batch_stream import BatchStream
-from condenset.data.class_store import ImageBatch
+from condenset.data.stores.batch_stream import BatchStream
+from condenset.data.stores.class_store import ImageBatch
 from condenset.engine.cuda_graph import capture_parts
 from condenset.engine.device import ComputeDevice
 

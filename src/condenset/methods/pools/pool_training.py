@@ -13,7 +13,7 @@ import torch
 from condenset import augment, networks
 from condenset.config import MAX_NETWORKS
 from condenset.data.image_data import ImageData, check_image_data
-from condenset.data.streamed_store import check_images_fit
+from condenset.data.stores.streamed_store import check_images_fit
 from condenset.engine import ComputeDevice
 from condenset.engine.defaults import torch_defaults
 from condenset.errors import check, check_int

@@ -14,9 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from condenset.config import check_bool_fields, check_int_fields, check_positive_fields
-from condenset.data.class_store import ClassStore
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
+from condenset.data.stores.class_store import ClassStore
 from condenset.errors import check_choice
 from condenset.methods.common import (
     adam_step,

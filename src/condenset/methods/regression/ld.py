@@ -20,9 +20,9 @@ from torch import Tensor
 
 from condenset import networks
 from condenset.config import check_positive_fields
-from condenset.data.class_store import ClassStore
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
+from condenset.data.stores.class_store import ClassStore
 from condenset.engine.memory import images_per_pass
 from condenset.errors import check
 from condenset.methods.common import (

@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.func import functional_call
 
 from condenset.config import check_int_fields, check_positive_fields
-from condenset.data.class_store import ClassStore
 from condenset.data.image_data import ImageData
+from condenset.data.stores.class_store import ClassStore
 from condenset.errors import check
 from condenset.methods.common import ADAM_BETAS, adam_step, class_labels
 from condenset.methods.problem import LearningProblem

@@ -18,9 +18,9 @@ from torch import Tensor
 from torch.func import functional_call
 
 from condenset import augment
-from condenset.data.class_store import ClassStore
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
+from condenset.data.stores.class_store import ClassStore
 from condenset.engine import rng
 from condenset.engine.device import ComputeDevice
 from condenset.methods.common import (

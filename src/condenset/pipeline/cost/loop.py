@@ -7,7 +7,7 @@ import warnings
 from dataclasses import dataclass, field
 
 from condenset.data.image_data import ImageData
-from condenset.data.streamed_store import is_streamed, stored_bytes
+from condenset.data.stores.streamed_store import is_streamed, stored_bytes
 from condenset.engine.device import ComputeDevice
 from condenset.engine.memory import split_evenly
 from condenset.methods import Recipe, method_of

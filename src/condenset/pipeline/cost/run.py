@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
+from condenset.data.datasets.outline import outline_dataset, outline_first_classes, outline_missing
 from condenset.data.image_data import ImageData
-from condenset.data.outline import outline_dataset, outline_first_classes, outline_missing
 from condenset.engine.device import ComputeDevice
 from condenset.engine.memory import split_evenly
 from condenset.errors import UserError, check_int, option, option_name

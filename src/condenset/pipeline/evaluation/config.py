@@ -10,7 +10,7 @@ from typing import Any
 
 from condenset import __version__
 from condenset.config import check_bool_fields, check_text_fields, make_config
-from condenset.data.options import LoadOptions
+from condenset.data.reading.options import LoadOptions
 from condenset.engine.options import EngineOptions
 from condenset.errors import check, check_int
 from condenset.io.metadata import CONFIG_MARK, format_toml

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 from condenset.data.image_data import ImageData
-from condenset.data.loading import load_splits, load_test_images
-from condenset.data.opening import absolute_dataset_path
+from condenset.data.reading.loading import load_splits, load_test_images
+from condenset.data.reading.opening import absolute_dataset_path
 from condenset.errors import UserError
 from condenset.pipeline.datasets import ignore_dataset_warnings, resolve_load_options
 from condenset.pipeline.evaluation.config import EvaluationSource

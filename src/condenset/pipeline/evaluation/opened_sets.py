@@ -12,8 +12,8 @@ from typing import Any
 from condenset.config import make_config
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
-from condenset.data.opening import is_known_name
-from condenset.data.options import LoadOptions
+from condenset.data.reading.opening import is_known_name
+from condenset.data.reading.options import LoadOptions
 from condenset.data.split import is_subset_source
 from condenset.errors import UserError, check, check_type, option, warn_user
 from condenset.io.metadata import holds_config

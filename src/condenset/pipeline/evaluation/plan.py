@@ -12,7 +12,7 @@ import torch
 
 from condenset import networks
 from condenset.augment import remove_unused_flip
-from condenset.data.opening import absolute_dataset_path
+from condenset.data.reading.opening import absolute_dataset_path
 from condenset.errors import option, warn_user
 from condenset.io.user_directories import absolute_path
 from condenset.pipeline.config import read_plan

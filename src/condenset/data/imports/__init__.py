@@ -1,0 +1,1 @@
+"""Imported datasets: memory-mapped files that open at once."""

@@ -1,0 +1,1 @@
+"""Read datasets from names, paths, arrays and objects of other libraries."""

@@ -1,0 +1,1 @@
+"""Images by class on the device, streamed from a file if they do not fit."""
