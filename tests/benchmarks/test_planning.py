@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from planning import Setting, compare
 
-from condenset.engine.device import ComputeDevice
 from condenset.pipeline.cost import trial
 from condenset.runs import loop
 
@@ -25,6 +24,6 @@ def test_a_setting_is_predicted_and_measured(monkeypatch: pytest.MonkeyPatch) ->
         fields={"network": NETWORK, "iterations": 5, "batch_size": 4, "pool_size": 1, "pool_epochs": 2},
         protocol={"network": NETWORK, "num_networks": 1, "epochs": 5},
     )
-    rows = compare(setting, ComputeDevice.select("cpu"))
+    rows = compare(setting, "cpu", "float32")
     assert [row[1] for row in rows] == ["networks", "condense", "score", "memory", "plan"]
     assert all(float(row[-1]) > 0 for row in rows[:-1])

@@ -37,18 +37,15 @@ from helpers.reference_dm import tiny_data
 CPU = ComputeDevice.select("cpu")
 
 
-@pytest.mark.parametrize("norm", ["instance", "batch"])
-def test_sets_learned_together_need_the_memory_of_all_of_them(norm: str) -> None:
+def test_sets_learned_together_need_the_memory_of_all_of_them() -> None:
     data = tiny_data([40] * 3)
-    network = f"convnet(width=8, depth=2, norm={norm!r})"
+    network = "convnet(width=8, depth=2)"
     small, medium, large = (DMRecipe(ipc=ipc, network=network, batch_size=1) for ipc in (5, 10, 15))
     embedding = build_on_meta(network, data, embedding=True)
-    together, largest, as_one_set = (
-        estimate_matching_memory(embedding, data, recipes, CPU) for recipes in ([small, medium], [medium], [large])
+    together, as_one_set = (
+        estimate_matching_memory(embedding, data, recipes, CPU) for recipes in ([small, medium], [large])
     )
-    # With batch norm, the sets pass through the network one after another.
-    expected = largest if norm == "batch" else as_one_set
-    assert together.bytes_per_class == expected.bytes_per_class
+    assert together.bytes_per_class == as_one_set.bytes_per_class
     assert together.fixed_bytes == as_one_set.fixed_bytes
 
 
