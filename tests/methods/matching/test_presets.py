@@ -87,3 +87,23 @@ def test_calibration_of_dmplus_falls_with_the_size_of_the_set_and_less_on_cifar1
         for name in ("cifar10", "cifar100")
     }
     assert weights == {"cifar10": [3.0, 1.0, 0.2], "cifar100": [3.0, 1.0, 0.6]}
+
+
+def test_learning_rates_by_the_number_of_images_per_class() -> None:
+    by_method = {
+        "datadam": [1.0, 1.0, 10.0],
+        "idm": [0.2, 10.0, 20.0],
+        "m3d": [10.0, 500.0, 1000.0],
+        "dsdm": [0.25, 12.5, 25.0],
+        "dance": [0.25, 12.5, 25.0],
+        "tgdd": [0.25, 12.5, 25.0],
+        "ncfm": [0.25, 12.5, 25.0],
+        "dmplus": [5.0, 50.0, 100.0],
+        "idc": [0.0125, 0.625, 1.25],
+    }
+    recipes: dict[str, list[Any]] = {
+        method: [make_recipe(method, ipc=ipc, name="own", size=32) for ipc in (1, 50, 100)] for method in by_method
+    }
+    assert {method: [recipe.lr for recipe in group] for method, group in recipes.items()} == by_method
+    assert [recipe.calibration for recipe in recipes["tgdd"]] == [2.5, 0.5, 0.5]
+    assert {method for method in by_method if METHODS[method].variant_of != "dm"} == {"dmplus", "idc"}
