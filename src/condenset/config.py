@@ -67,6 +67,12 @@ def field_names(config_class: type[Any]) -> set[str]:
     return {field.name for field in dataclasses.fields(config_class)}
 
 
+def field_defaults(config: object) -> dict[str, Any]:
+    """Return the defaults of the fields of a dataclass that have one."""
+    fields = dataclasses.fields(config)  # type: ignore[arg-type]
+    return {field.name: field.default for field in fields if field.default is not dataclasses.MISSING}
+
+
 def type_name(field: dataclasses.Field[Any]) -> str:
     """Return the annotation of a field as text, such as `int`. A module may or may not evaluate its annotations."""
     return field.type.__name__ if isinstance(field.type, type) else str(field.type)

@@ -112,3 +112,13 @@ def test_an_invalid_config_is_refused(tmp_path: Path, content: str, message: str
     path.write_text(content)
     with pytest.raises(UserError, match=message):
         read_plan(path)
+
+
+def test_fields_of_older_versions_are_left_out_if_their_value_is_still_used(tmp_path: Path) -> None:
+    path, old = tmp_path / "recipe.toml", {"mmd": 'kernel = "linear"\nbandwidth = 0.0', "dd": "fixed_network = false"}
+    jobs = "".join(f'[[jobs]]\nmethod = "{method}"\n{fields}\n' for method, fields in old.items())
+    path.write_text(f'dataset = "digits"\n{jobs}')
+    assert [job.name for job in read_plan(path).jobs] == ["mmd-10", "dd-10"]
+    path.write_text(path.read_text().replace("linear", "rbf"))
+    with pytest.raises(UserError, match=r"an option of mmd must be one of .* but got 'kernel'"):
+        read_plan(path)

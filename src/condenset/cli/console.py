@@ -108,7 +108,7 @@ def format_options(options: Iterable[Mapping[str, Any]]) -> str:
 
 def print_records(records: Sequence[Mapping[str, Any]], as_json: bool, *, per_class: bool = False) -> None:
     """Print the records of a run as a table, or as JSON. If all have the same networks, a line above names them."""
-    from condenset.data.ipc import job_name
+    from condenset.data.ipc import name_set
     from condenset.pipeline.results import format_records
     from condenset.training.scores import is_unbalanced
 
@@ -133,7 +133,7 @@ def print_records(records: Sequence[Mapping[str, Any]], as_json: bool, *, per_cl
         columns, rows = [columns[number] for number in filled], [[row[number] for number in filled] for row in rows]
     print_table(columns, rows)
     if per_class:
-        _print_class_tables(records, [job_name(record["method"], record["ipc"]) for record in records])
+        _print_class_tables(records, [name_set(record["method"], record["ipc"]) for record in records])
 
 
 def print_evaluation(records: Sequence[Mapping[str, Any]], as_json: bool, *, per_class: bool = False) -> None:

@@ -75,14 +75,14 @@ def print_cost(cost: CostEstimate, as_json: bool) -> None:
         totals = {name: getattr(cost, name) for name in ("seconds", "disk_bytes")}
         print_json(dataclasses.asdict(cost) | totals)
         return
-    from condenset.data.ipc import job_name
+    from condenset.data.ipc import name_set
     from condenset.io.progress import format_duration
 
     print_preview(_describe_cost(cost), as_json=False)
     print_line()
     columns = ["stage", "steps", "time per step", "time"]
     rows = [
-        [f"{job_name(job.method, job.ipc)}: {stage.name}", *_describe_times(stage)]
+        [f"{name_set(job.method, job.ipc)}: {stage.name}", *_describe_times(stage)]
         for job in cost.jobs
         for stage in job.stages
     ]
@@ -130,10 +130,10 @@ def _describe_cost(cost: CostEstimate) -> dict[str, str]:
 
 def _describe_job(job: JobCost, cost: CostEstimate) -> dict[str, str]:
     """Return chunks, images, memory and files of a set, as text by label."""
-    from condenset.data.ipc import job_name
+    from condenset.data.ipc import name_set
     from condenset.io.bytesize import format_bytes
 
-    name = job_name(job.method, job.ipc)
+    name = name_set(job.method, job.ipc)
     rows = {}
     if job.num_chunks:
         chunks = f"{job.num_chunks:,} of {_describe_classes(job.classes_per_chunk)}"

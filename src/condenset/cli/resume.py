@@ -106,10 +106,10 @@ def _run_session(plan: Plan, splits: Splits, run: RunContext, *, hint: str, data
 
 def _is_finished(plan: Plan, run: RunContext) -> bool:
     """Return whether every job of a run has a result and a set file."""
-    from condenset.data.ipc import job_name
+    from condenset.data.ipc import name_set
     from condenset.pipeline.results import read_results
 
     assert run.directory is not None
-    names = {job_name(record["method"], record["ipc"]) for record in read_results(run.directory, run.settings_hash)}
+    names = {name_set(record["method"], record["ipc"]) for record in read_results(run.directory, run.settings_hash)}
     has_sets = all(plan.set_path(job, run.directory).exists() for job in plan.condense_jobs)
     return has_sets and all(job.name in names for job in plan.jobs)

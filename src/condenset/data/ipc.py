@@ -81,6 +81,6 @@ def format_ipc(ipc: object, separator: str = "–") -> str:
     return str(low) if low == high else f"{low}{separator}{high}"
 
 
-def job_name(method: str, ipc: object) -> str:
+def name_set(method: str, ipc: object) -> str:
     """Return METHOD-IPC, such as `dm-10`, or `dm-3to47` if the numbers differ by class; without ipc, the method."""
     return method if ipc is None else f"{method}-{format_ipc(ipc, 'to')}"

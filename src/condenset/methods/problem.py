@@ -61,14 +61,9 @@ class LearningProblem(ABC):
         """Return the key of the random numbers for a purpose."""
         return rng.make_key(self.run.seed, purpose, device=self.clock.device)
 
-    @property
-    def can_capture(self) -> bool:
-        """Whether the step runs on the device alone, so that it can be captured."""
-        return not self.networks.on_host
-
     def make_step(self) -> Callable[[int], None]:
         """Return the step that `run_loop` calls with the number of the iteration, once the state is restored."""
-        if self.can_capture:
+        if not self.networks.on_host:
             fast_step = capture_step(self.step, list(self.state.values()), self.run.compute)
             return lambda iteration: fast_step()
 

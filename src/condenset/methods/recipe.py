@@ -27,6 +27,7 @@ class Recipe:
     """
 
     choices: ClassVar[Mapping[str, tuple[str, ...]]] = {"init": INITS}  # valid values of fields that are names
+    removed_fields: ClassVar[Mapping[str, object]] = {}  # fields of older versions, with the value that is left out
 
     ipc: int | tuple[int, ...] = 10
     allow_fewer: bool = False

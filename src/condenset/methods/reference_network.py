@@ -58,7 +58,7 @@ def get_reference_network(data: ImageData, protocol: Protocol, run: RunContext) 
         metadata,
         run,
         train=lambda: _train(data, protocol, run, metadata),
-        make_expected=lambda: _tensors_to_store(_build(data, protocol), torch.zeros(len(data), dtype=torch.int64)),
+        make_expected=lambda: _name_tensors(_build(data, protocol), torch.zeros(len(data), dtype=torch.int64)),
         restore=lambda tensors, seconds: _restore(tensors, seconds, data, protocol, run),
     )
 
@@ -107,9 +107,9 @@ def _train(
     run.log_event(
         "trained", network=protocol.network, epochs=protocol.total_epochs, train_accuracy=accuracy, seconds=seconds
     )
-    return _tensors_to_store(trainer.export_network(), forgetting.counts_N), seconds
+    return _name_tensors(trainer.export_network(), forgetting.counts_N), seconds
 
 
-def _tensors_to_store(network: nn.Module, forgetting_N: Tensor) -> dict[str, Tensor]:
+def _name_tensors(network: nn.Module, forgetting_N: Tensor) -> dict[str, Tensor]:
     state = {f"network.{name}": tensor for name, tensor in network.state_dict().items()}
     return {"forgetting": forgetting_N, **state}

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from condenset.config import field_defaults
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
 from condenset.errors import UserError, option
@@ -155,7 +156,8 @@ def load_stored_set(path: Path, recipe: Recipe, data: ImageData, run: RunContext
         raise UserError(f"{error}; delete it to make the set again") from None
     provenance = condensed.provenance
     expected = _set_settings(recipe, data, run) | {"seed": run.seed, "zca": recipe.zca}
-    stored = {"zca": False, **provenance, **provenance.get("recipe_identity", provenance.get("recipe", {}))}
+    stored = {**field_defaults(recipe), **provenance}  # an older set lacks fields that were added later
+    stored |= provenance.get("recipe_identity", provenance.get("recipe", {}))
     if names := [name for name, value in expected.items() if stored.get(name) != value]:
         recipe_text = f"another recipe (it differs in {', '.join(names)})"
         raise UserError(f"{path} belongs to {recipe_text}: move it elsewhere to condense the set again")

@@ -71,8 +71,9 @@ def _parse_plan(values: dict[str, Any]) -> Plan:
 def _parse_job(row: dict[str, Any]) -> Job:
     """Build a job from a row of the table `jobs`."""
     method = row.pop("method")
-    names = sorted(field_names(METHODS.lookup(method).recipe))
+    recipe = METHODS.lookup(method).recipe
+    row = {name: value for name, value in row.items() if (name, value) not in recipe.removed_fields.items()}
     for name in row:
-        check_choice(f"an option of {method}", name, names)
+        check_choice(f"an option of {method}", name, sorted(field_names(recipe)))
     fields = {"ipc": DEFAULT_IPC, **row}
     return Job(method=method, recipe=make_recipe(method, name="", size=0, **fields), explicit=fields)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData, Splits
-from condenset.data.ipc import job_name
+from condenset.data.ipc import name_set
 from condenset.io.directories import wrap_os_errors
 from condenset.methods import METHODS, Recipe
 from condenset.pipeline.condensing import SetRequest, condense_missing, load_or_condense, load_stored_set
@@ -30,7 +30,7 @@ def execute_plan(plan: Plan, splits: Splits, run: RunContext) -> list[Record]:
     """
     run.verify_identity()
     stored = read_results(run.directory, run.settings_hash)
-    records = {job_name(record["method"], record["ipc"]): record for record in stored if "accuracy_mean" in record}
+    records = {name_set(record["method"], record["ipc"]): record for record in stored if "accuracy_mean" in record}
     keys = [job.name for job in plan.jobs]
     if run.engine is not None:
         _condense_on_engine(plan, splits.train, run)

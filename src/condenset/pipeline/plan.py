@@ -10,7 +10,7 @@ from typing import Any
 
 from condenset.augment import remove_unused_flip
 from condenset.data.image_data import ImageData
-from condenset.data.ipc import Ipc, job_name, resolve_ipc
+from condenset.data.ipc import Ipc, name_set, resolve_ipc
 from condenset.data.stores.streamed_store import check_images_fit
 from condenset.data.whitening import check_whitening_size
 from condenset.engine.memory import check_network_fits
@@ -49,7 +49,7 @@ class Job:
     @property
     def name(self) -> str:
         """The name of the job in events, checkpoints and file names, such as `dm-10`."""
-        return job_name(self.method, self.ipc)
+        return name_set(self.method, self.ipc)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from condenset.data.ipc import job_name
+from condenset.data.ipc import name_set
 from condenset.errors import UserError, is_number
 from condenset.io.directories import wrap_os_errors
 from condenset.io.files import write_tensors
@@ -75,7 +75,7 @@ def to_pixels(images: Tensor) -> Tensor:
 def set_name(condensed: CondensedSet) -> str:
     """Return the name of a set in a run, such as `dm-10`."""
     recipe = condensed.provenance.get("recipe", {})
-    return job_name(str(condensed.provenance.get("method")), recipe.get("ipc"))
+    return name_set(str(condensed.provenance.get("method")), recipe.get("ipc"))
 
 
 def write_snapshot(directory: Path, step: int, condensed: CondensedSet) -> None:

@@ -128,7 +128,7 @@ def _name_record(record: Mapping[str, Any]) -> str:
         return f"{Path(record['file']).stem} on {record.get('network')}"
     ipc, method = record.get("ipc"), str(record.get("method"))
     if isinstance(ipc, list) and ipc and all(map(is_int, ipc)):
-        return f"{method}-{min(ipc)}to{max(ipc)}"  # as `job_name`, whose module imports PyTorch, which takes seconds
+        return f"{method}-{min(ipc)}to{max(ipc)}"  # as `name_set`, whose module imports PyTorch, which takes seconds
     return method if ipc is None else f"{method}-{ipc}"
 
 

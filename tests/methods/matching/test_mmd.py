@@ -67,10 +67,13 @@ def test_invalid_recipes() -> None:
         MMDRecipe(ipc=1, objective="gaussian")
 
 
-def test_own_objective_cannot_be_divided_among_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_own_functions_cannot_be_divided_among_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(user_functions._functions, ("objective", "mean_gap"), lambda *_: None)
     with pytest.raises(cs.UserError, match="workers do not have your own function"):
         check_divisible(MMDRecipe(objective="mean_gap"))
+    monkeypatch.setitem(user_functions._functions, ("sampler", "newest"), lambda *_: None)
+    with pytest.raises(cs.UserError, match="workers do not have your own function"):
+        check_divisible(cs.DMRecipe(sampler="newest"))
 
 
 def test_memory_estimate_depends_on_the_objective_and_the_limit() -> None:

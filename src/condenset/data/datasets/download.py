@@ -101,9 +101,10 @@ def download_file(url: str, path: Path, *, digest: str, size: int | None = None)
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.is_file() and file_digest(path, digest) == digest:
             return
-    if not (part.is_file() and file_digest(part, digest) == digest):  # complete if a kill prevented its renaming
+    actual = file_digest(part, digest) if part.is_file() else ""  # complete if a kill prevented its renaming
+    if actual != digest:
         _download_with_retries(url, part, size)
-    actual = file_digest(part, digest)
+        actual = file_digest(part, digest)
     if actual != digest:
         part.unlink()  # the part of an earlier call may be the beginning of another file
         hint = "the file was deleted; run the same command again"
@@ -136,6 +137,8 @@ def _download_with_retries(url: str, part: Path, size: int | None) -> None:
                 return
             except _TransferError as error:
                 failures = 1 if _bytes_on_disk(part) > before else failures + 1
+                if not part.exists():  # it was not the beginning of the file
+                    advance(-before)
                 if failures >= MAX_FAILURES:
                     raise DownloadError(url, error) from None
             time.sleep(PAUSE_SECONDS * 2 ** (failures - 1))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -71,7 +72,10 @@ class ExportMethods:
         self, name: str, path: str | os.PathLike[str], overwrite: bool, verbose: bool = True, **provenance: str
     ) -> None:
         content = self._content(provenance)
-        save = dataclasses.replace(cast(Any, self), provenance=content.provenance).save
+
+        def save(file: Path) -> None:
+            dataclasses.replace(cast(Any, self), provenance=content.provenance).save(file)
+
         with limit_progress(verbose):
             export_content(content, name, path, save, overwrite=overwrite)
 

@@ -29,10 +29,10 @@ from condenset.methods.matching.network_source import (
     make_network_source,
     prepare_networks,
 )
-from condenset.methods.matching.objectives import estimate_objective_memory, make_objective, mean_distance
+from condenset.methods.matching.objectives import estimate_objective_memory
 from condenset.methods.matching.recipe import POOL_SAMPLERS, DMRecipe
 from condenset.methods.matching.sets import Chunk
-from condenset.methods.matching.user_functions import own_function_dependence
+from condenset.methods.matching.user_functions import explain_own_function
 from condenset.methods.pools.pool_training import check_pool_memory
 from condenset.methods.recipe import TINY_NETWORK
 from condenset.methods.registry import Method, Presets, no_presets
@@ -83,24 +83,21 @@ def make_problem(data: ImageData, recipes: Sequence[DMRecipe], run: RunContext) 
     forward, dtype = make_forward(network, source.sampler, compute)
     if source.embed and source.network:
         forward, network = source.embed, source.network
-    problem = DistributionMatching(
+    return DistributionMatching(
         data,
         recipes,
         run,
         network=network,
         forward=forward,
         sampler=source.sampler,
-        objective=mean_distance,
         classify=source.classify,
         calibration=recipe.calibration,
         parametrization=recipe.parametrization,
         stages=augment.parse_strategy(recipe.augment, allow_hflip=data.allow_hflip),
         dtype=dtype,
         memory=_estimate_memory(network, data, recipes, compute, run.memory_limit),
+        provenance=source.provenance,
     )
-    problem.objective = make_objective(recipe.objective, run.seed, problem.clock)
-    problem.provenance = source.provenance
-    return problem
 
 
 def _build_embedding(recipe: DMRecipe, data: ImageData) -> nn.Module:
@@ -202,7 +199,7 @@ def class_dependence(recipe: DMRecipe) -> str:
     """Return why the classes cannot be condensed separately, or on other machines."""
     if recipe.sampler == "queue":
         return "its networks train on the synthetic images of all classes"
-    if reason := own_function_dependence(recipe):
+    if reason := explain_own_function(recipe):
         return reason
     if not networks.has_default_init(recipe.network):
         return f"workers do not have your own network {recipe.network!r}"
@@ -274,7 +271,7 @@ def make_variant(
     """Return a variant of dm with partitioned images.
 
     Args:
-        name, recipe, summary: As of `Method`.
+        name, recipe, summary: As in `Method`.
         lr_per_image: Learning rate per image of a class.
         more_presets: Presets beyond those of dm, the learning rate, and the partition for the image size.
         changes: Further fields of `Method` that differ from those of dm.

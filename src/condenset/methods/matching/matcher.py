@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -24,7 +24,7 @@ from condenset.engine.compile import Forward
 from condenset.engine.memory import MemoryEstimate
 from condenset.methods.common import build_condensed_set, describe_job
 from condenset.methods.matching.memory import max_classes_per_pass, real_images_per_pass
-from condenset.methods.matching.objectives import Objective
+from condenset.methods.matching.objectives import make_objective
 from condenset.methods.matching.sets import Chunk, PaddingMask, Parametrization, SyntheticSets
 from condenset.methods.matching.streamed_step import capture_streamed_step
 from condenset.methods.problem import LearningProblem
@@ -46,13 +46,13 @@ class Matcher(LearningProblem):
         network: Maps images to features, on the meta device.
         forward: The network as a function of its parameters and images.
         sampler: Samples the parameters of the network in every iteration.
-        objective: Distance between the features of real and synthetic images.
         classify: The network with its classifier, as `forward`, for the calibration.
         calibration: Weight of the cross-entropy of synthetic images under a trained network; 0: none.
         parametrization: How the synthetic images are stored and updated.
         stages: Stages of the augmentation; none: no augmentation.
         dtype: Precision of the features.
         memory: Estimate of the memory that the run needs.
+        provenance: How the networks were trained, for the provenance of the sets.
     """
 
     def __init__(
@@ -64,17 +64,18 @@ class Matcher(LearningProblem):
         network: nn.Module,
         forward: Forward,
         sampler: NetworkSampler,
-        objective: Objective,
         classify: Forward | None = None,
         calibration: float = 0.0,
         parametrization: Parametrization = PIXELS,
         stages: augment.Stages,
         dtype: torch.dtype,
         memory: MemoryEstimate,
+        provenance: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(data, recipes[0], run)
         device, self.dtype = run.compute.device, dtype
-        self.networks, self.objective, self.stages = sampler, objective, stages
+        self.networks, self.stages = sampler, stages
+        self.objective = make_objective(self.recipe.objective, run.seed, self.clock)
         self.real_key, self.augment_key = map(self.make_key, ("real", "augment"))
         self.forward, self.classify, self.calibration = forward, classify, calibration
         self.images_per_pass = real_images_per_pass(network, data, run.compute)
@@ -93,7 +94,7 @@ class Matcher(LearningProblem):
             parametrization=parametrization,
         )
         self.chunks = self.sets.split(max_classes_per_pass(data, run, memory, batch_norm=batch_norm))
-        self.provenance: dict[str, Any] = {}
+        self.provenance = provenance or {}
 
     @property
     def learned(self) -> dict[str, Tensor]:
@@ -226,11 +227,6 @@ class Matcher(LearningProblem):
         finally:
             self.close()
         return make_sets(seconds)
-
-    @property
-    def can_capture(self) -> bool:
-        """Whether the step can be captured as a whole. A step that reads images from disk is captured in parts."""
-        return super().can_capture and not isinstance(self.store, StreamedStore)
 
     def make_step(self) -> Callable[[int], None]:
         """Return the step of the loop, captured if possible; called once the state is restored."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -18,13 +19,8 @@ from condenset.errors import check_choice
 from condenset.methods.common import max_images_per_class
 from condenset.methods.matching.dm import DistributionMatching
 from condenset.methods.matching.memory import estimate_matching_memory, peak_memory
-from condenset.methods.matching.objectives import (
-    estimate_objective_memory,
-    make_objective,
-    mean_distance,
-    parse_objective,
-)
-from condenset.methods.matching.user_functions import own_function_dependence
+from condenset.methods.matching.objectives import estimate_objective_memory, parse_objective
+from condenset.methods.matching.user_functions import explain_own_function
 from condenset.methods.recipe import INITS, Recipe, check_learning_fields
 from condenset.methods.registry import Method
 from condenset.methods.samplers import NoNetworks
@@ -37,14 +33,16 @@ class MMDRecipe(Recipe):
     """Settings of MMD in pixel space.
 
     Attributes:
-        objective: Distance of the pixels, as of `DMRecipe`. "mean" is the MMD of the linear kernel. "kernel" needs a
-            higher learning rate.
+        objective: Distance of the pixels: "mean", which is the MMD of the linear kernel, or another objective of dm.
+            Others need another learning rate.
         iterations: Number of iterations.
         lr: Learning rate of the images. At 1, a single image per class would follow the mean of each batch.
         momentum: Momentum of the images.
         batch_size: Real images per class and iteration.
         init: Start from "real" images or from "noise".
     """
+
+    removed_fields: ClassVar[Mapping[str, object]] = {"kernel": "linear", "bandwidth": 0.0}
 
     objective: str = "mean"
     iterations: int = 20_000
@@ -70,20 +68,17 @@ def condense(data: ImageData, recipe: MMDRecipe, run: RunContext) -> CondensedSe
 def make_problem(data: ImageData, recipe: MMDRecipe, run: RunContext) -> DistributionMatching:
     """Return the initial state of a run; pixels are always float32."""
     network, compute = nn.Flatten(), ComputeDevice(run.compute.device, torch.float32)
-    problem = DistributionMatching(
+    return DistributionMatching(
         data,
         [recipe],
         run,
         network=network,
         forward=functional_forward(network, compute),
         sampler=NoNetworks(),
-        objective=mean_distance,
         stages=(),
         dtype=torch.float32,
         memory=_matching_memory(data, recipe, compute, run.memory_limit),
     )
-    problem.objective = make_objective(recipe.objective, run.seed, problem.clock)
-    return problem
 
 
 def estimate_memory(data: ImageData, recipe: MMDRecipe, compute: ComputeDevice, memory_limit: int | None) -> int:
@@ -129,7 +124,7 @@ METHOD = Method(
     tiny={"iterations": 5, "batch_size": 32},
     estimate_memory=estimate_memory,
     classes_per_chunk=classes_per_chunk,
-    class_dependence=own_function_dependence,
+    class_dependence=explain_own_function,
     supports_snapshots=True,
     streams_images=True,
 )

@@ -45,7 +45,7 @@ def find_function(field: str, name: str) -> Callable[..., Any] | None:
     return _functions.get((field, name))
 
 
-def own_function_dependence(recipe: Any) -> str:
+def explain_own_function(recipe: Any) -> str:
     """Return why other machines cannot condense by a recipe with a user's own function. Empty: it has none."""
     has_own = any(find_function(field, getattr(recipe, field, "")) for field in ("objective", "sampler"))
     return "workers do not have your own function" if has_own else ""

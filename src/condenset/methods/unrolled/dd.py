@@ -5,8 +5,9 @@ Shapes: N synthetic images, T unrolled steps.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -35,6 +36,8 @@ class DDRecipe(UnrolledRecipe):
         network: Spec of the network; the paper uses lenet for MNIST and FashionMNIST.
         init: Start from "real" images or from "noise".
     """
+
+    removed_fields: ClassVar[Mapping[str, object]] = {"fixed_network": False}
 
     network: str = "alexnet_small"
     iterations: int = 20_000

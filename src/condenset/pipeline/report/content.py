@@ -12,7 +12,7 @@ from typing import Any
 from condenset import networks
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData, Splits, one_line
-from condenset.data.ipc import job_name
+from condenset.data.ipc import name_set
 from condenset.errors import UserError, format_command, is_int, is_number
 from condenset.io.files import read_file
 from condenset.io.metadata import CONFIG_FILES, MAX_TOML_BYTES, check_run_exists
@@ -101,7 +101,7 @@ def _read_curve(directory: Path, plan: Plan, records: list[Record]) -> list[Reco
     scores, curve = read_snapshot_scores(directory), list[Record]()
     for job in plan.condense_jobs:
         points = [{**score, "label": name_job(job.method, job.ipc)} for score in scores if score["job"] == job.name]
-        finals = [record for record in records if job_name(record["method"], record["ipc"]) == job.name]
+        finals = [record for record in records if name_set(record["method"], record["ipc"]) == job.name]
         for record in finals if points else ():
             step = record.get("iterations")
             if "accuracy_mean" in record and record["condense_seconds"] is not None and is_int(step):
