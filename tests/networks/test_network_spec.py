@@ -28,7 +28,8 @@ REFUSED = {
     "convnet(*[1])": "a network must be written like",
     "convnet(**{'width': 3})": "a network must be written like",
     "convnet(width=3, width=4)": "a network must be written like",
-    "convnet(width=depth)": "a network must be written like",
+    "convnet(width=depth)": "width must be a whole number from 1 to 4096, but got 'depth'",
+    "convnet(norm=batch.norm)": "a network must be written like",
     "convnet(norm={[]: 1})": "a network must be written like",
     "convnet()()": "a network must be written like",
     "convnet.build": "a network must be written like",
@@ -79,6 +80,10 @@ def test_invalid_specs_are_refused_in_one_line(spec: str) -> None:
         message = str(caught.value)
         assert REFUSED[spec] in message
         assert "\n" not in message
+
+
+def test_quotes_are_optional() -> None:
+    assert parse_spec("convnet(norm=batch, width=8)") == parse_spec("convnet(norm='batch', width=8)")
 
 
 def test_a_spec_must_be_a_string() -> None:

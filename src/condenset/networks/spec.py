@@ -11,12 +11,12 @@ from torch import nn
 
 from condenset.errors import UserError, check, check_choice, is_int
 
-RULE = "a network must be written like convnet or convnet(width=128, norm='batch')"
+RULE = "a network must be written like convnet or convnet(width=128, norm=batch)"
 MAX_LENGTH = 200  # characters; a longer spec could exhaust the parser
 
 
 def parse_spec(spec: str) -> tuple[str, dict[str, object]]:
-    """Return the name and the keyword arguments of a spec. Only literals are accepted; nothing is evaluated."""
+    """Return name and keyword arguments of a spec. Only literals and words are accepted; nothing is evaluated."""
     check(isinstance(spec, str), RULE, spec)
     check(len(spec) <= MAX_LENGTH, f"{RULE} in at most {MAX_LENGTH} characters", spec[:20] + "…")
     try:
@@ -32,10 +32,10 @@ def parse_spec(spec: str) -> tuple[str, dict[str, object]]:
 
 
 def _literal(keyword: ast.keyword) -> object:
-    """Return the value of `name=literal`; raise ValueError for anything else."""
+    """Return the value of `name=literal` or `name=word`, where quotes are optional; otherwise raise ValueError."""
     if keyword.arg is None:  # **options
         raise ValueError
-    return ast.literal_eval(keyword.value)
+    return keyword.value.id if isinstance(keyword.value, ast.Name) else ast.literal_eval(keyword.value)
 
 
 @dataclass(frozen=True)
