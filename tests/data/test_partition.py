@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,24 @@ def test_encoding_stores_every_image_at_a_fraction_of_its_size(factor: int, size
             torch.testing.assert_close(compact[label, index, :, y : y + part, x : x + part], small)
     constant = random_images(factor**2, 1, 1, 1).expand(-1, 3, size, size)
     torch.testing.assert_close(decode_partition(encode_partition(constant, factor), factor), constant)
+
+
+def test_changed_images_of_a_partitioned_set_are_not_lost(tmp_path: Path) -> None:
+    fields: dict[str, Any] = {"class_names": ("a", "b"), "mean": (0.0,), "std": (1.0,)}
+    compact, labels = random_images(300, 1, 4, 4), torch.arange(300) % 2
+    condensed = cs.CondensedSet.decode(compact, labels=labels, partition=2, **fields)
+    path = tmp_path / "set.safetensors"
+    condensed.save(path)
+    darker = condensed.images.clone()
+    darker[-1] *= 0.5
+    for change in ({"images": darker}, {"labels": condensed.labels.roll(1)}):
+        with pytest.raises(cs.UserError, match="to keep the change, replace compact by None and partition by 1"):
+            dataclasses.replace(condensed, **change).save(path, overwrite=True)
+    changed = dataclasses.replace(condensed, images=darker, compact=None, partition=1)
+    changed.save(path, overwrite=True)
+    assert torch.equal(cs.CondensedSet.load(path).images, darker)
+    with pytest.raises(cs.UserError, match=r"partition must be 1 without stored images \(compact\), but got 2"):
+        dataclasses.replace(condensed, compact=None)
 
 
 def test_factor_one_changes_nothing() -> None:

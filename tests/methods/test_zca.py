@@ -14,6 +14,7 @@ from condenset.data.whitening import fit_whitening
 from condenset.engine import ComputeDevice
 from condenset.methods import METHODS
 from condenset.methods.coresets.random import RandomRecipe
+from condenset.methods.registry import make_recipe
 from condenset.methods.sharding import CondenseJob, condense_jobs
 from condenset.methods.trained_files import training_metadata
 from condenset.methods.zca import whiten
@@ -115,12 +116,17 @@ def test_trained_networks_are_not_shared_with_runs_without_whitening() -> None:
         ("dm", {"zca": "yes"}, "zca must be true or false"),
         ("dm", {"zca": True, "partition": 2}, "partition must be 1 with zca=True, but got 2"),
         ("dm", {"zca": True, "clamp": True}, "clamp must be false with zca=True, but got True"),
-        ("idc", {"zca": True}, "partition must be 1 with zca=True"),
     ],
 )
 def test_what_cannot_be_whitened_is_refused(method: str, fields: dict[str, Any], message: str) -> None:
     with pytest.raises(cs.UserError, match=message):
         tiny_recipe(method, size=32, **fields)
+
+
+@pytest.mark.parametrize("method", ["idc", "dmplus", "m3d"])
+def test_methods_leave_out_partition_and_clamp(method: str) -> None:
+    recipe: Any = make_recipe(method, ipc=10, name="images", size=32, zca=True)
+    assert recipe.partition == 1 and not getattr(recipe, "clamp", False)
 
 
 def test_a_replay_memory_has_no_whitening() -> None:

@@ -26,7 +26,13 @@ from condenset.data.image_data import (
 )
 from condenset.data.ipc import format_ipc
 from condenset.data.partition import MAX_FACTOR, check_compact, decode_labels, decode_partition
-from condenset.data.set_checks import check_labels, check_step_sizes, check_stored_images, check_whitening
+from condenset.data.set_checks import (
+    check_decoded,
+    check_labels,
+    check_step_sizes,
+    check_stored_images,
+    check_whitening,
+)
 from condenset.data.transform import augment_inputs, normalize, normalize_pixels
 from condenset.data.whitening import Whitening, read_whitening
 from condenset.errors import UserError, check, check_int, check_type, option
@@ -226,7 +232,8 @@ class CondensedSet(ExportMethods, Dataset[tuple[Tensor, Tensor]]):
             overwrite: Replace an existing file.
 
         Raises:
-            UserError: The file has another suffix, exists already, or cannot be written.
+            UserError: The file has another suffix, exists already, or cannot be written. Or the images of a partitioned
+                set were changed.
 
         Example:
             >>> import pathlib, tempfile
@@ -241,6 +248,8 @@ class CondensedSet(ExportMethods, Dataset[tuple[Tensor, Tensor]]):
         if path.suffix != ".safetensors":
             hint = "for other formats use to_folder, to_npz, to_hf, to_webdataset or to_pt"
             raise UserError(f"a set file must end in .safetensors, but got '{path}'; {hint}")
+        if self.compact is not None:
+            check_decoded(self.images, self.labels, self.compact, self.partition)
         metadata = {
             "format": SET_FORMAT,
             **({"partition": self.partition} if self.partition > 1 else {}),

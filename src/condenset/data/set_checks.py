@@ -5,9 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from condenset.data.partition import check_compact
+from condenset.data.partition import check_compact, decode_labels, decode_partition
 from condenset.data.whitening import Whitening
-from condenset.errors import check
+from condenset.errors import UserError, check
+
+BLOCK = 256  # stored images that are decoded at a time
 
 
 def check_labels(labels: Tensor, num_images: int, num_classes: int) -> None:
@@ -26,10 +28,22 @@ def check_labels(labels: Tensor, num_images: int, num_classes: int) -> None:
 
 def check_stored_images(compact: Tensor | None, partition: int, num_images: int) -> None:
     """Raise a UserError unless stored images, if there are any, decode to this number of images."""
-    if compact is not None:
+    if compact is None:
+        check(partition == 1, "partition must be 1 without stored images (compact)", partition)
+    else:
         check_compact(compact, partition)
         num = len(compact) * partition**2
         check(num_images == num, f"images must be the {num} images that the stored ones decode to", num_images)
+
+
+def check_decoded(images: Tensor, labels: Tensor, compact: Tensor, partition: int) -> None:
+    """Raise a UserError if images or labels are not those that the stored images decode to. A file would lose them."""
+    num_parts = partition**2
+    same_labels = torch.equal(labels, decode_labels(labels[::num_parts], partition))
+    pairs = zip(images.split(BLOCK * num_parts), compact.split(BLOCK), strict=True)
+    if not same_labels or not all(torch.allclose(a, decode_partition(b, partition), atol=1e-4) for a, b in pairs):
+        way_out = "to keep the change, replace compact by None and partition by 1"
+        raise UserError(f"images and labels must be those that the stored images decode to; {way_out}")
 
 
 def check_step_sizes(steps: Tensor | None) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from condenset.config import describe_fields, make_config
+from condenset.config import describe_fields, field_names, make_config
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
 from condenset.data.ipc import Ipc, check_ipc, mean_ipc
@@ -190,6 +190,9 @@ def find_shared(recipes: Mapping[Key, Recipe]) -> dict[Key, dict[Key, Recipe]]:
     return shared
 
 
+WITHOUT_PIXELS = {"partition": 1, "clamp": False}  # with ZCA: parts and pixel limits of whitened images have no meaning
+
+
 def make_recipe(method: str, *, ipc: Ipc, name: str, size: int, schedule: str | None = None, **fields: Any) -> Recipe:
     """Build a recipe: the defaults of the method, its presets for the dataset, its schedule, then these fields.
 
@@ -209,6 +212,8 @@ def make_recipe(method: str, *, ipc: Ipc, name: str, size: int, schedule: str | 
     schedule = schedule or next(iter(entry.schedules), None)
     if schedule is not None:
         presets |= entry.schedules[schedule](mean, name, size)
+    if (presets | fields).get("zca"):
+        presets |= {key: value for key, value in WITHOUT_PIXELS.items() if key in field_names(entry.recipe)}
     return make_config(entry.recipe, f"an option of {method}", {"ipc": ipc, **presets, **fields})
 
 

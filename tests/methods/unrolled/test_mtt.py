@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -162,9 +163,10 @@ def test_experts_are_trained_by_plain_sgd_and_stored_after_every_epoch(tmp_path:
     again, _ = load_or_train_experts(data, recipe, RunContext(seed=3, compute=CPU))
     assert torch.equal(again, weights_ESP)
     assert recipe.identity() == tiny_recipe().identity()  # wherever the experts are stored
-    (tmp_path / "nets" / "note.txt").touch()
-    with pytest.raises(cs.UserError, match="is not empty and not a pool of networks"):
-        cs.condense(data, recipe, device="cpu", verbose=False)
+    (tmp_path / "nets" / "note.txt").touch()  # does not matter beside a pool
+    cs.condense(data, recipe, device="cpu", verbose=False)
+    with pytest.raises(cs.UserError, match=f"is a pool: give the directory that contains it, {tmp_path / 'nets'}"):
+        cs.condense(data, dataclasses.replace(recipe, pool=str(directory)), device="cpu", verbose=False)
 
 
 def test_set_records_the_learned_step_size() -> None:

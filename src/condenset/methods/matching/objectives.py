@@ -14,7 +14,7 @@ from torch import Tensor
 
 from condenset.engine import rng
 from condenset.engine.memory import MemoryEstimate
-from condenset.errors import check, check_choice, is_number
+from condenset.errors import UserError, check, check_choice, is_number
 from condenset.methods.matching.user_functions import find_function, wrap_objective
 from condenset.networks.spec import parse_spec
 
@@ -125,7 +125,11 @@ def parse_objective(spec: str) -> tuple[str, dict[str, float]]:
     """Return the name and the options of an objective such as "covariance(weight=50)"."""
     if find_function("objective", spec):
         return spec, {}
-    name, options = parse_spec(spec)
+    try:
+        name, options = parse_spec(spec)
+    except UserError:
+        rule = "an objective must be written like mean or covariance(weight=50)"
+        raise UserError(f"{rule}, but got {spec!r}") from None
     check_choice("objective", name, OBJECTIVES)
     values = dict(OBJECTIVES[name])
     for option, value in options.items():

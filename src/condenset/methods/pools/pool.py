@@ -206,7 +206,9 @@ def check_pool_parent(directory: Path) -> None:
     """Raise a UserError if a directory cannot be written to, or has other content than pools."""
     existing = next(path for path in (directory, *directory.parents) if path.exists())
     check(_is_writable(existing), "pool must be a directory that can be written to", str(directory))
-    if not is_empty(directory) and not all(path.name.startswith(POOL_PREFIX) for path in directory.iterdir()):
+    if is_pool(directory):
+        raise UserError(f"{directory} is a pool: give the directory that contains it, {directory.parent}")
+    if not is_empty(directory) and not any(path.name.startswith(POOL_PREFIX) for path in directory.iterdir()):
         raise UserError(f"{directory} is not empty and not a pool of networks: choose another directory")
 
 
