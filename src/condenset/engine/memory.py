@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from condenset.engine.device import ComputeDevice
-from condenset.errors import UserError, warn_user
+from condenset.errors import UserError, warn_user, wrap_errors
 from condenset.io.bytesize import format_bytes
 from condenset.networks.building import build
 from condenset.networks.layers import Block
@@ -241,7 +241,8 @@ def _allocate_zeros(network: nn.Module) -> nn.Module:
 
 @torch.no_grad()
 def _run_zeros(network: nn.Module, image_shape: tuple[int, int, int]) -> Any:
-    return network(torch.zeros(NUM_TRIAL_IMAGES, *image_shape))
+    with wrap_errors(f"the network on images of {'x'.join(map(str, image_shape))}"):
+        return network(torch.zeros(NUM_TRIAL_IMAGES, *image_shape))
 
 
 def _numel(tensors: Any) -> int:

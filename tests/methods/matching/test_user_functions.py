@@ -74,6 +74,18 @@ def returns_a_number(*_: object) -> float:
     return 0.5
 
 
+def returns_zeros(real: Tensor, *_: object) -> Tensor:
+    return torch.zeros(len(real))
+
+
+def builds_for_another_size(_: object) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(7, 2))
+
+
+def grows(iteration: int) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(192 + iteration, 2))
+
+
 def fails(*_: object) -> Tensor:
     raise ValueError("a reason")
 
@@ -84,9 +96,13 @@ def fails(*_: object) -> Tensor:
         ({"objective": mean}, "your own objective must not have the name of a built-in one, but got 'mean'"),
         ({"objective": lambda *_: None}, "your own objective must have a name: define it with `def`"),
         ({"objective": returns_a_number}, r"must return one distance per class, of shape \(2,\), but got 'float'"),
+        ({"objective": returns_zeros}, "must depend on the synthetic features, but got 'a result without gradient'"),
+        ({"objective": "mean(x"}, "an objective must be written like mean or covariance"),
         ({"objective": fails}, "objective 'fails' failed: a reason"),
         ({"sampler": fails}, "sampler 'fails' failed: a reason"),
         ({"sampler": returns_a_number}, "'returns_a_number' must return an nn.Module, but got 'float'"),
+        ({"sampler": builds_for_another_size}, "the network on images of 3x8x8 failed: mat1 and mat2"),
+        ({"sampler": grows}, "the network of sampler 'grows' failed: mat1 and mat2"),
         ({"sampler": "unknown"}, "sampler must be one of random"),
         ({"sampler": fails, "pool": "nets"}, "the sampler fails must come without a pool, but got"),
     ],

@@ -67,6 +67,8 @@ def wrap_objective(name: str, function: Callable[..., Any]) -> Callable[..., Ten
         shape = tuple(distance_K.shape) if isinstance(distance_K, Tensor) else type(distance_K).__name__
         rule = f"objective {name!r} must return one distance per class, of shape ({len(real_KBF)},)"
         check(shape == (len(real_KBF),), rule, shape)
+        is_learnable = distance_K.requires_grad or not synthetic_KIF.requires_grad
+        check(is_learnable, f"objective {name!r} must depend on the synthetic features", "a result without gradient")
         return distance_K
 
     return objective
@@ -116,10 +118,12 @@ class UserNetworks(NetworkSampler):
 
     def embed(self, parameters: dict[str, Tensor], images: Tensor) -> Tensor:
         """Return the features of images in the network of this iteration, which has its own parameters."""
-        features: Tensor = self.embedding(images)
+        with wrap_errors(f"the network of sampler {self.name!r}"):
+            features: Tensor = self.embedding(images)
         return features
 
     def classify(self, parameters: dict[str, Tensor], images: Tensor) -> Tensor:
         """Return the logits of images, for the calibration."""
-        logits: Tensor = self.network(images)
+        with wrap_errors(f"the network of sampler {self.name!r}"):
+            logits: Tensor = self.network(images)
         return logits
