@@ -97,14 +97,22 @@ def test_sets_of_different_datasets_are_not_drawn_together(condenset: CommandRun
     assert "picture  none: the sets have different classes or image shapes" in result.out
 
 
+def test_show_states_the_time_of_the_trained_networks(condenset: CommandRunner, toy: Path) -> None:
+    pool = ("--set", "pool_size=1", "--set", "pool_epochs=1")
+    condenset("condense", toy, "--ipc", 1, "--method", "tgdd", *pool, "--iterations", 1, *TINY_NETWORK, "--out", "b")
+    lines = dict(line.split(maxsplit=1) for line in condenset("show", "b").out.splitlines())
+    seconds = json.loads(condenset("show", "b", "--json").out)["pool"]["seconds"]
+    assert lines["networks"] == f"trained in {seconds:.3g} s"
+
+
 def test_show_describes_stored_and_decoded_images(condenset: CommandRunner, toy: Path) -> None:
     options = ("--method", "dm", "--set", "partition=2", "--iterations", 1, *TINY_NETWORK)
     condenset("condense", toy, "--ipc", 2, *options, "--out", "b")
     lines = dict(line.split(maxsplit=1) for line in condenset("show", "b").out.splitlines())
-    assert (lines["images"], lines["storage"]) == ("24 of 1x8x8, stored as 6, 3 classes", "1.5 KiB")
+    assert (lines["images"], lines["storage"]) == ("24 of 1x8x8, stored as 6, 3 classes", "1.5 KiB, 6 KiB decoded")
     metadata = json.loads(condenset("show", "b", "--json").out)
-    names = ("images", "stored_images", "partition", "storage_bytes", "shape")
-    assert [metadata[name] for name in names] == [24, 6, 2, 6 * 8 * 8 * 4, [1, 8, 8]]
+    names = ("images", "stored_images", "partition", "storage_bytes", "decoded_bytes", "shape")
+    assert [metadata[name] for name in names] == [24, 6, 2, 6 * 8 * 8 * 4, 24 * 8 * 8 * 4, [1, 8, 8]]
     (record,) = read_records(Path("b"))
     assert (record["ipc"], record["images"], record["storage_bytes"]) == (2, 24, 6 * 8 * 8 * 4)
     assert evaluate(condenset, "b", *QUICK, "--out", "c")[0]["images"] == 24

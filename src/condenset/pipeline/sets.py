@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import torch
 
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.ipc import format_ipc
-from condenset.errors import UserError, format_command, format_names, warn_user
+from condenset.errors import UserError, format_command, format_names, is_number, warn_user
 from condenset.io.bytesize import format_bytes
 from condenset.io.finished_sets import find_packaged_set
 from condenset.io.metadata import holds_config, read_json
@@ -94,6 +94,7 @@ def set_metadata(condensed: CondensedSet) -> dict[str, Any]:
         "stored_images": len(condensed.stored_images),
         "partition": condensed.partition,
         "storage_bytes": condensed.storage_bytes,
+        "decoded_bytes": condensed.images.nbytes,
         "shape": list(condensed.images.shape[1:]),
         "classes": condensed.num_classes,
         "class_names": list(condensed.class_names),
@@ -115,11 +116,12 @@ def set_summary(condensed: CondensedSet) -> dict[str, Any]:
     }
     shape = "x".join(map(str, images.shape[1:]))
     stored = "" if condensed.compact is None else f", stored as {len(condensed.compact)}"
+    decoded = "" if condensed.compact is None else f", {format_bytes(images.nbytes)} decoded"
     summary = {
         "images": f"{len(condensed)} of {shape}{stored}, {condensed.num_classes} classes",
         "per class": _describe_counts(condensed),
         "classes": format_names(condensed.class_names, MAX_CLASS_NAMES),
-        "storage": format_bytes(condensed.storage_bytes),
+        "storage": format_bytes(condensed.storage_bytes) + decoded,
         "labels": _label_kind(condensed),
         "pixels": f"{images.min():.3g} to {images.max():.3g} (0 to 1 nominal)",
     }
@@ -130,8 +132,15 @@ def set_summary(condensed: CondensedSet) -> dict[str, Any]:
         "mean": ", ".join(f"{value:.4g}" for value in condensed.mean),
         "std": ", ".join(f"{value:.4g}" for value in condensed.std),
         **{name: provenance[name] for name in SUMMARY_FIELDS if provenance.get(name, "") != ""},
+        **_describe_networks(provenance.get("pool")),
         "recipe": ", ".join(f"{name}={value}" for name, value in recipe.items()),
     }
+
+
+def _describe_networks(pool: object) -> dict[str, str]:
+    """Return the time to train the networks of a set, if the file states it."""
+    seconds = pool.get("seconds") if isinstance(pool, Mapping) else None
+    return {"networks": f"trained in {seconds:.3g} s"} if is_number(seconds) else {}
 
 
 def _describe_counts(condensed: CondensedSet) -> str:
