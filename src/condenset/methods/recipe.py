@@ -13,6 +13,7 @@ from condenset.data.ipc import check_ipc, mean_ipc
 from condenset.errors import check, check_choice, option
 
 INITS = ("real", "noise")
+ZCA_FIELDS = {"partition": 1, "clamp": False}  # parts and pixel limits of whitened images have no meaning
 TINY_NETWORK = "convnet(width=16, depth=2)"  # for runs of seconds
 
 
@@ -36,10 +37,9 @@ class Recipe:
     def __post_init__(self) -> None:
         object.__setattr__(self, "ipc", check_ipc(self.ipc))
         check_bool_fields(self, "allow_fewer", "zca")
-        if self.zca:  # parts and pixel limits of whitened images have no meaning
-            partition, clamp = getattr(self, "partition", 1), getattr(self, "clamp", False)
-            check(partition == 1, f"partition must be 1 with {option('zca', True)}", partition)
-            check(not clamp, f"clamp must be false with {option('zca', True)}", clamp)
+        for name, expected in ZCA_FIELDS.items() if self.zca else ():
+            value = getattr(self, name, expected)
+            check(value == expected, f"{name} must be {str(expected).lower()} with {option('zca', True)}", value)
 
     def config_fields(self) -> dict[str, Any]:
         """Return the settings as recipe.toml has them."""

@@ -13,7 +13,7 @@ from condenset.data.image_data import ImageData
 from condenset.data.ipc import Ipc, check_ipc, mean_ipc
 from condenset.data.stores.streamed_store import check_images_fit
 from condenset.errors import UserError, check_choice, option
-from condenset.methods.recipe import Recipe
+from condenset.methods.recipe import ZCA_FIELDS, Recipe
 from condenset.registry import Registry
 
 if TYPE_CHECKING:
@@ -190,9 +190,6 @@ def find_shared(recipes: Mapping[Key, Recipe]) -> dict[Key, dict[Key, Recipe]]:
     return shared
 
 
-WITHOUT_PIXELS = {"partition": 1, "clamp": False}  # with ZCA: parts and pixel limits of whitened images have no meaning
-
-
 def make_recipe(method: str, *, ipc: Ipc, name: str, size: int, schedule: str | None = None, **fields: Any) -> Recipe:
     """Build a recipe: the defaults of the method, its presets for the dataset, its schedule, then these fields.
 
@@ -213,7 +210,7 @@ def make_recipe(method: str, *, ipc: Ipc, name: str, size: int, schedule: str | 
     if schedule is not None:
         presets |= entry.schedules[schedule](mean, name, size)
     if (presets | fields).get("zca"):
-        presets |= {key: value for key, value in WITHOUT_PIXELS.items() if key in field_names(entry.recipe)}
+        presets |= {key: value for key, value in ZCA_FIELDS.items() if key in field_names(entry.recipe)}
     return make_config(entry.recipe, f"an option of {method}", {"ipc": ipc, **presets, **fields})
 
 
