@@ -125,6 +125,8 @@ def describe_method(entry: dict[str, Any]) -> str:
         f"| `{field['name']}` | {format_default(field)} | {escape(field['description'])} |" for field in entry["fields"]
     ]
     parts = [f"## `{entry['name']}`", escape(entry["description"])]
+    if entry["source"]:
+        parts.append(f"Source: {escape(entry['source'])}.")
     if entry["schedules"]:
         names = ", ".join(f"`{name}`" for name in entry["schedules"])
         parts.append(f"Schedules with other defaults: {names}. See [Schedules](../guides/condense.md#schedules).")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 
 import pytest
 
@@ -20,6 +21,16 @@ def test_methods_lists_every_method(condenset: CommandRunner) -> None:
     assert {row["name"] for row in rows} == METHODS.keys()
     assert all(row["description"] for row in rows)
     assert [(row["name"], row["schedules"]) for row in rows if row["schedules"]] == [("dm", ["fast", "paper"])]
+
+
+def test_published_methods_name_their_source(condenset: CommandRunner) -> None:
+    sources = [method.source for method in METHODS.values() if method.source]
+    assert [name for name, method in METHODS.items() if not method.source] == ["random", "mmd", "dmplus"]
+    assert all(re.fullmatch(r".*, .*20\d\d", source) for source in sources)
+    assert len(set(sources)) == len(sources)  # a variant does not inherit that of its parent
+    assert "\nSource: Zhang et al., IJCAI 2024\n" in condenset("methods", "dance").out
+    assert "Source" not in condenset("methods", "dmplus").out
+    assert json.loads(condenset("methods", "dm", "--json").out)[0]["source"] == "Zhao and Bilen, WACV 2023"
 
 
 def test_json_has_the_fields_of_every_method(condenset: CommandRunner) -> None:

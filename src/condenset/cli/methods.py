@@ -61,12 +61,14 @@ def _print_methods(entries: list[dict[str, Any]]) -> None:
 
 
 def _print_settings(entry: Mapping[str, Any]) -> None:
-    """Print the summary of a method and its settings: name, default, choices and description."""
+    """Print summary and source of a method, and its settings: name, default, choices and description."""
     schedules = entry["schedules"]
     schedule_note = f"of --schedule {schedules[0]} [{', '.join(schedules[1:])}] " if schedules else ""
     note = f"Defaults {schedule_note}for {SHOWN_IPC} images per class of {SHOWN_SIZE}x{SHOWN_SIZE} pixels"
     defaults = [_default_values(entry["name"], schedule) for schedule in schedules or [None]]
     _print_wrapped(f"{entry['name']}: {entry['description']}")
+    if entry["source"]:
+        _print_wrapped(f"Source: {entry['source']}")
     print_line()
     _print_wrapped(f"{note}. Change one with --set {entry['name']}.FIELD=VALUE.")
     for field in entry["fields"]:

@@ -61,6 +61,7 @@ class Method:
         recipe: The class of its settings. No other method may have the same class.
         condense: Make the set: `(data, recipe, run) -> CondensedSet`.
         summary: One line for lists and docs.
+        source: The publication that introduced it, such as "Zhao and Bilen, WACV 2023". Empty: none.
         presets: Fields for a dataset: `(ipc, dataset name, image size) -> fields`. They replace the recipe's defaults.
             If the classes differ in their number of images, `ipc` is the mean, rounded.
         schedules: Functions like `presets` by name, such as `fast` and `paper`. The fields of the one that the user
@@ -93,6 +94,7 @@ class Method:
     recipe: type[Recipe]
     condense: Callable[[ImageData, Any, RunContext], CondensedSet]
     summary: str
+    source: str = ""
     presets: Presets = no_presets
     schedules: Mapping[str, Presets] = field(default_factory=dict)
     tiny: Mapping[str, Any] = field(default_factory=dict)
@@ -224,7 +226,7 @@ def check_schedule(schedule: str, methods: Collection[str]) -> None:
 
 
 def describe_methods() -> list[dict[str, Any]]:
-    """Return name, description, schedules and fields of every method.
+    """Return name, description, source, schedules and fields of every method.
 
     Each field has name, type, default and description. A schedule may replace the default.
     """
@@ -232,6 +234,7 @@ def describe_methods() -> list[dict[str, Any]]:
         {
             "name": name,
             "description": method.summary,
+            "source": method.source,
             "schedules": list(method.schedules),
             "fields": describe_fields(method.recipe, method.recipe.choices),
         }

@@ -47,6 +47,7 @@ METHOD = Method(
     recipe=ForgettingRecipe,
     condense=condense,
     summary="Select real images that a network forgets most often while it trains on the whole dataset.",
+    source="Toneva et al., ICLR 2019",
     presets=coreset_presets,
     tiny=TINY,
     is_coreset=True,

@@ -46,6 +46,7 @@ METHOD = Method(
     recipe=HerdingRecipe,
     condense=condense,
     summary="Select real images whose mean embedding in a trained network stays nearest the class mean.",
+    source="Rebuffi et al., CVPR 2017",
     presets=coreset_presets,
     tiny=TINY,
     is_coreset=True,

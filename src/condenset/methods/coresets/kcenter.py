@@ -52,6 +52,7 @@ METHOD = Method(
     recipe=KCenterRecipe,
     condense=condense,
     summary="Select real images that cover their class in the embedding of a trained network.",
+    source="Sener and Savarese, ICLR 2018",
     presets=coreset_presets,
     tiny=TINY,
     is_coreset=True,

@@ -37,6 +37,7 @@ METHOD = Method(
     recipe=GANRecipe,
     condense=condense,
     summary="Draw images from a class-conditional BigGAN with differentiable augmentation.",
+    source="Brock et al., ICLR 2019; Zhao et al., NeurIPS 2020",
     presets=adversarial_presets,
     tiny={"iterations": 2, "batch_size": 8, "width": 4},
 )

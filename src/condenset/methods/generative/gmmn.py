@@ -156,6 +156,7 @@ METHOD = Method(
     recipe=GMMNRecipe,
     condense=condense,
     summary="Draw images from one generator per class, trained with the kernel MMD of pixels (GMMN).",
+    source="Li et al., ICML 2015",
     presets=presets,
     tiny={"iterations": 5, "batch_size": 16, "width": 8},
     estimate_memory=estimate_memory,

@@ -112,6 +112,7 @@ METHOD = Method(
     recipe=VAERecipe,
     condense=condense,
     summary="Draw images from a class-conditional autoencoder with an adversarial and contrastive decoder (DC-VAE).",
+    source="Parmar et al., CVPR 2021",
     presets=adversarial_presets,
     tiny={"iterations": 2, "batch_size": 8, "width": 4},
 )

@@ -174,5 +174,6 @@ METHOD = dataclasses.replace(
     recipe=CAFERecipe,
     condense=condense,
     summary="CAFE: align the features of all layers, and let synthetic class means classify real images.",
+    source="Wang et al., CVPR 2022",
     presets=presets,
 )

@@ -45,6 +45,7 @@ METHOD = Method(
     recipe=DCRecipe,
     condense=condense,
     summary="Gradient matching: learn images on which a network has the loss gradients of the real images.",
+    source="Zhao et al., ICLR 2021",
     presets=presets,
     tiny={"network": TINY_NETWORK, "iterations": 2, "batch_size": 32, "outer_steps": 2, "inner_epochs": 1},
     small_iterations=small_iterations,

@@ -135,5 +135,6 @@ METHOD = dataclasses.replace(
     recipe=DCCRecipe,
     condense=condense,
     summary="DCC: gradient matching over all classes jointly, with the differences between classes.",
+    source="Lee et al., ICML 2022",
     presets=digits_presets,
 )

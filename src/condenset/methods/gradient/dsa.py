@@ -28,5 +28,6 @@ METHOD = dataclasses.replace(
     name="dsa",
     recipe=DSARecipe,
     summary="Gradient matching under an augmentation that real and synthetic images share.",
+    source="Zhao and Bilen, ICML 2021",
     presets=presets,
 )

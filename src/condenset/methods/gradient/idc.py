@@ -140,6 +140,7 @@ METHOD = dataclasses.replace(
     recipe=IDCRecipe,
     condense=condense,
     summary="IDC: gradient matching of partitioned images, with networks that train on real images.",
+    source="Kim et al., ICML 2022",
     presets=presets,
     tiny={**DC.tiny, "train_images": 64},
     check=check_recipe,

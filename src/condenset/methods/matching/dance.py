@@ -25,5 +25,6 @@ METHOD = make_variant(
     "dance",
     DANCERecipe,
     "DANCE: partitioned images matched in interpolated networks and calibrated by trained ones.",
+    source="Zhang et al., IJCAI 2024",
     lr_per_image=PARTITIONED_LR,
 )

@@ -36,6 +36,7 @@ METHOD = dataclasses.replace(
     recipe=DataDAMRecipe,
     variant_of="dm",
     summary="DataDAM: match the attention maps of the earlier blocks in random networks.",
+    source="Sajedi et al., ICCV 2023",
     presets=presets,
     schedules={},
 )

@@ -243,6 +243,7 @@ METHOD = Method(
     recipe=DMRecipe,
     condense=condense,
     summary="Distribution matching: learn images whose mean embedding in random networks equals the class mean.",
+    source="Zhao and Bilen, WACV 2023",
     presets=presets,
     schedules={"fast": fast_schedule, "paper": paper_schedule},
     tiny={"network": TINY_NETWORK, "iterations": 5, "batch_size": 32, "pool_size": 1, "pool_epochs": 1},
@@ -264,6 +265,7 @@ def make_variant(
     recipe: type[DMRecipe],
     summary: str,
     *,
+    source: str,
     lr_per_image: float,
     more_presets: Presets = no_presets,
     **changes: Any,
@@ -271,7 +273,7 @@ def make_variant(
     """Return a variant of dm with partitioned images.
 
     Args:
-        name, recipe, summary: As in `Method`.
+        name, recipe, summary, source: As in `Method`.
         lr_per_image: Learning rate per image of a class.
         more_presets: Presets beyond those of dm, the learning rate, and the partition for the image size.
         changes: Further fields of `Method` that differ from those of dm.
@@ -286,6 +288,7 @@ def make_variant(
         name=name,
         recipe=recipe,
         summary=summary,
+        source=source,
         variant_of=METHOD.name,
         presets=variant_presets,
         schedules={},

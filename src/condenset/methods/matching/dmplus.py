@@ -51,6 +51,7 @@ METHOD = dataclasses.replace(
     name="dmplus",
     recipe=DMPlusRecipe,
     summary="DM+: the best combination of partition, trained networks, calibration and averaging.",
+    source="",
     presets=presets,
     schedules={},
 )

@@ -23,5 +23,6 @@ METHOD = make_variant(
     "dsdm",
     DSDMRecipe,
     "DSDM: partitioned images matched by mean and covariance in trained networks.",
+    source="Li et al., ACM MM 2024",
     lr_per_image=PARTITIONED_LR,
 )

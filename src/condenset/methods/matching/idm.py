@@ -25,5 +25,6 @@ METHOD = make_variant(
     "idm",
     IDMRecipe,
     "IDM: partitioned images matched in a queue of networks that train on them.",
+    source="Zhao et al., CVPR 2023",
     lr_per_image=0.2,
 )

@@ -24,5 +24,6 @@ METHOD = make_variant(
     "m3d",
     M3DRecipe,
     "M3D: partitioned images matched under Gaussian kernels of several bandwidths.",
+    source="Zhang et al., AAAI 2024",
     lr_per_image=10.0,
 )

@@ -33,6 +33,7 @@ METHOD = make_variant(
     "ncfm",
     NCFMRecipe,
     "NCFM: partitioned images matched by characteristic functions in trained networks.",
+    source="Wang et al., CVPR 2025",
     lr_per_image=PARTITIONED_LR,
     more_presets=more_presets,
     tiny={**DM.tiny, "objective": "characteristic(frequencies=16)"},

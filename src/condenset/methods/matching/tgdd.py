@@ -23,6 +23,7 @@ METHOD = make_variant(
     "tgdd",
     TGDDRecipe,
     "TGDD: partitioned images matched in and calibrated by networks at all stages of their training.",
+    source="Ran et al., 2025",
     lr_per_image=PARTITIONED_LR,
     more_presets=lambda ipc, dataset, size: {"calibration": 2.5 if ipc <= 10 else 0.5},
 )

@@ -194,6 +194,7 @@ METHOD = Method(
     recipe=KIPRecipe,
     condense=condense,
     summary="Kernel inducing points: learn images by kernel ridge regression with the kernel of a network.",
+    source="Nguyen et al., ICLR 2021",
     presets=presets,
     tiny={"iterations": 5, "batch_size": 32, "depth": 1, "network": TINY_NETWORK},
 )

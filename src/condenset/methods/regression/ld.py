@@ -195,6 +195,7 @@ METHOD = Method(
     recipe=LDRecipe,
     condense=condense,
     summary="Label distillation: keep random real images and learn their soft labels.",
+    source="Bohdal et al., 2020",
     presets=presets,
     tiny={"network": TINY_NETWORK, "iterations": 5, "batch_size": 32},
     has_soft_labels=True,

@@ -104,6 +104,7 @@ METHOD = Method(
     recipe=DDRecipe,
     condense=condense,
     summary="Dataset distillation: learn images and step sizes through unrolled training steps.",
+    source="Wang et al., 2018",
     presets=presets,
     tiny={"network": TINY_NETWORK, "iterations": 5, "batch_size": 32, "epochs": 2, "steps": 2},
     network_fits_evaluation=False,  # networks without norm layers learn little except by the learned steps

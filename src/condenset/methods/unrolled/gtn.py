@@ -118,6 +118,7 @@ METHOD = Method(
     recipe=GTNRecipe,
     condense=condense,
     summary="Generative teaching network: learn a generator of images through unrolled training steps.",
+    source="Such et al., ICML 2020",
     presets=presets,
     tiny={"network": TINY_NETWORK, "iterations": 3, "batch_size": 32, "epochs": 1, "steps": 2, "width": 4},
 )

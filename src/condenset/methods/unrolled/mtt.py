@@ -192,6 +192,7 @@ METHOD = Method(
     recipe=MTTRecipe,
     condense=condense,
     summary="MTT: learn images on which a network follows the training trajectory of networks on real images.",
+    source="Cazenavette et al., CVPR 2022",
     presets=presets,
     tiny={
         "network": TINY_NETWORK,
