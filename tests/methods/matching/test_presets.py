@@ -80,12 +80,17 @@ def test_partition_of_dmplus_for_one_image_per_class() -> None:
     assert partitions == [1, 2, 4, 3, 2, 1, 4]
 
 
-def test_calibration_of_dmplus_falls_with_the_size_of_the_set_and_less_on_cifar100() -> None:
+def test_calibration_of_dmplus_falls_with_the_size_of_the_set_and_grows_with_the_number_of_classes() -> None:
     weights = {
         name: [make_recipe("dmplus", ipc=ipc, name=name, size=32).calibration for ipc in (1, 10, 50)]
-        for name in ("cifar10", "cifar100")
+        for name in ("cifar10", "cifar100", "tinyimagenet")
     }
-    assert weights == {"cifar10": [3.0, 1.0, 0.2], "cifar100": [3.0, 1.0, 0.6]}
+    assert weights == {"cifar10": [3.0, 1.0, 0.2], "cifar100": [3.0, 1.0, 0.6], "tinyimagenet": [3.0, 3.0, 0.6]}
+
+
+def test_dmplus_scales_and_rotates_large_images() -> None:
+    augments = {size: make_recipe("dmplus", ipc=10, name="own", size=size).augment for size in (32, 63, 64, 128)}
+    assert [size for size, augment in augments.items() if augment.endswith("+scale+rotate")] == [64, 128]
 
 
 def test_learning_rates_by_the_number_of_images_per_class() -> None:

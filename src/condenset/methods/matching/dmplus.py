@@ -2,7 +2,7 @@
 
 - Partition: four images in one, and sixteen in one if there is one image per class and the images have 32 pixels.
 - Networks of all stages of their training, calibrated by a later stage.
-- Color, crop, cutout and flip together, and 256 real images per class.
+- Color, crop, cutout and flip together, with scale and rotate from 64 pixels on, and 256 real images per class.
 - Few images per class need more calibration, and many a higher learning rate. Many classes need more calibration.
 - The learning rate falls linearly, and the result is the mean of the images over the second half of the iterations.
 
@@ -36,14 +36,34 @@ class DMPlusRecipe(DMRecipe):
     iterations: int = 10_000
 
 
+LARGE_IMAGES = {
+    "augment": "color+crop+cutout+flip+scale+rotate",  # 4 points above the default on TinyImageNet
+    "iterations": 3_000,
+    "pool_size": 5,
+    "pool_epochs": 30,
+}
+
+
 def presets(ipc: int, dataset: str, size: int) -> dict[str, Any]:
     """Return settings by set and image size, shorter runs for large images and sets, and settings of datasets."""
+    settings: dict[str, Any] = {"calibration": calibration(ipc, dataset)}
+    if dataset == "cifar100" and ipc > 10:
+        settings["iterations"] = 5_000
+    if size >= 64:
+        settings |= LARGE_IMAGES
+    if (dataset, size) == DIGITS:
+        settings |= {**dm_presets(ipc, dataset, size), "iterations": 200}
     partition = default_partition(size, 4 if ipc == 1 and size >= 32 else 2)
-    by_size = {"lr": max(5.0, float(ipc)), "partition": partition}
-    large = {"calibration": max(0.6, 10 / ipc), "iterations": 5_000} if dataset == "cifar100" and ipc > 10 else {}
-    shorter: dict[str, Any] = {"iterations": 3_000, "pool_size": 5, "pool_epochs": 30} if size >= 64 else {}
-    quick = {**dm_presets(ipc, dataset, size), "iterations": 200} if (dataset, size) == DIGITS else {}
-    return {"calibration": min(3.0, 10 / ipc), **large, **shorter, **quick, **by_size}
+    return {**settings, "lr": max(5.0, float(ipc)), "partition": partition}
+
+
+def calibration(ipc: int, dataset: str) -> float:
+    """Return the weight of the calibration, which falls with the number of images and grows with that of classes."""
+    if dataset == "tinyimagenet":
+        return min(3.0, 30 / ipc)
+    if dataset == "cifar100" and ipc > 10:
+        return max(0.6, 10 / ipc)
+    return min(3.0, 10 / ipc)
 
 
 METHOD = dataclasses.replace(
