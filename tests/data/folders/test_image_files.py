@@ -57,24 +57,20 @@ def test_error_names_all_broken_images(tmp_path: Path, user_error: ExpectUserErr
         from_folder(tmp_path, size=8)
 
 
-def test_one_error_has_all_problems_of_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_error_has_all_problems_of_a_folder(tmp_path: Path) -> None:
     make_classes(tmp_path, "ab", count=3)
     (tmp_path / "a" / "1.png").write_bytes(b"text")
     save_image(tmp_path / "a" / "2.png", (20, 10))
-    (tmp_path / "b" / "1.png").write_bytes(JPEG[: len(JPEG) // 2])  # its header is complete
+    (tmp_path / "b" / "1.png").write_bytes(b"text")
     more = f" (and 1 more: '{tmp_path / 'b' / '1.png'}')"
     with pytest.raises(UserError, match=re.escape(more)) as caught:
         from_folder(tmp_path)
     assert str(caught.value).startswith(f"{tmp_path / 'a' / '1.png'} is not a readable image: ")
     size_line = f"{tmp_path / 'a' / '2.png'} is 20x10, but the first image is 8x8: resize all images with size="
-    assert caught.value.details.splitlines() == [size_line, "sizes: 8x8 (3), 20x10 (1), 64x64 (1)"]
+    assert caught.value.details.splitlines() == [size_line, "sizes: 8x8 (3), 20x10 (1)"]
     with pytest.raises(UserError, match=re.escape(more)) as caught:
         from_folder(tmp_path, size=8)
     assert caught.value.details == ""
-    monkeypatch.setattr("condenset.data.folders.file_scanning.MAX_DECODED_FILES", 5)  # decoding many takes long
-    with pytest.raises(UserError, match=r"1\.png is not a readable image: ") as caught:
-        from_folder(tmp_path, size=8)
-    assert "more" not in str(caught.value)
 
 
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")

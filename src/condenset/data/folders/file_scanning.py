@@ -37,10 +37,7 @@ from condenset.data.reading.options import LoadOptions
 from condenset.errors import UserError, option, warn_user
 from condenset.io.progress import show_progress
 
-MAX_DECODED_FILES = 2_000  # to complete an error; in more, damaged files are found when the images are read
 MAX_RANGE_FILES = 64  # files of 16 bits whose values are read before the images
-
-ANY_SHAPE = TargetShape(3, 32, resize=True)  # to find out whether files can be decoded
 
 T = TypeVar("T")
 
@@ -95,7 +92,7 @@ def scan_files(
         headers = _read_headers(paths, use_exif=target is None or target.use_exif)
         if not headers.sizes:
             raise_first(headers.errors, all_failed=True)
-        target = target or _choose_target(paths, headers, options)
+        target = target or _choose_target(headers, options)
         reasons = {path: str(error) for path, error in headers.errors.items()}
         undecodable = dict[str, str]()
         if options.skip_bad:
@@ -109,29 +106,17 @@ def scan_files(
     return target, FileScan(readable, headers.modes - left_out.modes, headers.sizes - left_out.sizes, unreadable)
 
 
-def _choose_target(paths: Sequence[str], headers: HeaderSummary, options: LoadOptions) -> TargetShape:
+def _choose_target(headers: HeaderSummary, options: LoadOptions) -> TargetShape:
     """Return the target shape, or raise one error about all unreadable files and the wrong sizes."""
     try:
         target = _detect_target_shape(headers, options)
     except UserError as error:
         if not options.skip_bad:
-            _raise_unreadable(paths, headers, details=f"{error}\n{error.details}")
+            raise_first(headers.errors, all_failed=False, details=f"{error}\n{error.details}")
         raise
     if headers.errors and not options.skip_bad:
-        _raise_unreadable(paths, headers)
+        raise_first(headers.errors, all_failed=False)
     return target
-
-
-def _raise_unreadable(paths: Sequence[str], headers: HeaderSummary, details: str = "") -> None:
-    """Raise one error about all unreadable files, if there are any.
-
-    A small folder is decoded first to find the files that are damaged after the header.
-    """
-    errors = dict(headers.errors)
-    if len(paths) <= MAX_DECODED_FILES:
-        undecodable = _find_undecodable([path for path in paths if path not in errors], ANY_SHAPE)
-        errors |= {path: UnreadableImageError(reason) for path, reason in undecodable.items()}
-    raise_first({path: errors[path] for path in paths if path in errors}, all_failed=False, details=details)
 
 
 def _read_headers(paths: Sequence[str], *, use_exif: bool) -> HeaderSummary:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import numpy as np
 from PIL import ExifTags, Image, ImageColor, ImageOps, UnidentifiedImageError
@@ -25,13 +24,7 @@ ALPHA_MODES = ("LA", "PA", "RGBA", "RGBa")
 
 
 class UnreadableImageError(UserError):
-    """A file is not an image, or a damaged one. `skip_bad` leaves such files out.
-
-    Attributes:
-        unreadable: All files that failed, with the reason.
-    """
-
-    unreadable: Mapping[str, str] = MappingProxyType({})
+    """A file is not an image, or a damaged one. `skip_bad` leaves such files out."""
 
 
 @dataclass(frozen=True)

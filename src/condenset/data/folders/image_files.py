@@ -73,10 +73,7 @@ def raise_first(errors: Mapping[str, UserError], *, all_failed: bool, details: s
     is_damaged = isinstance(errors[first], UnreadableImageError)
     hint = f"; leave out unreadable files with {option('skip_bad', True)}"
     hint = hint if is_damaged and not all_failed and has_option("skip_bad") else ""
-    error = type(errors[first])(f"{errors[first]}{more}{hint}", details=details)
-    if isinstance(error, UnreadableImageError):
-        error.unreadable = {path: str(reason) for path, reason in errors.items()}
-    raise error
+    raise type(errors[first])(f"{errors[first]}{more}{hint}", details=details)
 
 
 @contextmanager

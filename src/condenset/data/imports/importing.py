@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import hashlib
 import io
 import math
@@ -15,12 +14,11 @@ from typing import Any
 import numpy as np
 
 from condenset import __version__
-from condenset.data.folders.image_decoding import UnreadableImageError
-from condenset.data.folders.image_files import raise_first, warn_about_unreadable
+from condenset.data.folders.image_files import warn_about_unreadable
 from condenset.data.imports.import_journal import clear_directory, lock_partial_directory, read_journal, write_journal
 from condenset.data.imports.memmap import BAD_IMAGES, write_memmap_metadata
-from condenset.data.reading.lazy import LazyDataset, LazySplit, Pixels, Rows, images_per_block, iter_blocks
-from condenset.errors import UserError, escape_controls, is_int
+from condenset.data.reading.lazy import LazyDataset, LazySplit, images_per_block, iter_blocks
+from condenset.errors import escape_controls, is_int
 from condenset.io.directories import atomic_directory, remove_temporary_files, sync_directory, wrap_os_errors
 from condenset.io.files import json_hash, write_file
 from condenset.io.progress import print_notice, show_progress
@@ -93,10 +91,10 @@ def _has_images(dataset: LazyDataset, directory: Path, rows: Mapping[str, Any]) 
 
 
 def _write_images(dataset: LazyDataset, directory: Path, rows: dict[str, int], identity: str) -> None:
-    """Write the images that are not in `rows` yet. Unreadable files are an error after all files have been read."""
+    """Write the images that are not in `rows` yet."""
     directory.mkdir(exist_ok=True)
     remove_temporary_files(directory, ["*"])
-    name, errors = directory.name, dict[str, UserError]()
+    name = directory.name
     done, total = sum(rows.values()), sum(split.shape[0] for split in dataset.splits.values())
     if done:
         print_notice(f"importing {name}: continuing at image {min(done + 1, total):,} of {total:,}")
@@ -108,29 +106,13 @@ def _write_images(dataset: LazyDataset, directory: Path, rows: dict[str, int], i
             file.write(_npy_header(split))
             file.truncate(file.tell() + start * math.prod(split.shape[1:]))
             file.seek(0, os.SEEK_END)
-            for block in iter_blocks(_collect_errors(split, errors), description, start=start):
-                if not errors:
-                    file.write(block.data)
-                    file.flush()
-                    os.fsync(file.fileno())
-                    rows[split_name] = rows.get(split_name, 0) + len(block)
-                    write_journal(directory.parent, identity, rows)
-    raise_first(errors, all_failed=False)
+            for block in iter_blocks(split, description, start=start):
+                file.write(block.data)
+                file.flush()
+                os.fsync(file.fileno())
+                rows[split_name] = rows.get(split_name, 0) + len(block)
+                write_journal(directory.parent, identity, rows)
     sync_directory(directory)
-
-
-def _collect_errors(split: LazySplit, errors: dict[str, UserError]) -> LazySplit:
-    """Return a split that collects the errors of unreadable files instead of raising them."""
-
-    def fill(out: Pixels, rows: Rows) -> None:
-        try:
-            split.fill(out, rows)
-        except UnreadableImageError as error:
-            if not error.unreadable:
-                raise
-            errors.update({path: UnreadableImageError(reason) for path, reason in error.unreadable.items()})
-
-    return dataclasses.replace(split, fill=fill)
 
 
 def _npy_header(split: LazySplit) -> bytes:
