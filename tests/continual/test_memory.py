@@ -102,6 +102,11 @@ def test_classes_are_identified_by_name() -> None:
     assert memory.set.mean == NORMALIZATION["mean"]
 
 
+def test_allow_hflip_is_a_boolean() -> None:
+    with pytest.raises(cs.UserError, match="allow_hflip must be true or false, but got 'no'"):
+        tiny_memory(allow_hflip="no")
+
+
 def test_first_step_defines_the_normalisation_unless_given() -> None:
     memory = tiny_memory(allow_hflip=False)
     memory.add(pixels(4, value=51), [0, 0, 1, 1])

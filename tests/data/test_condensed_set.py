@@ -86,6 +86,8 @@ def test_condensed_set_is_a_torch_dataset() -> None:
         ({"labels": torch.tensor([0, 0, 1, 2])}, r"in 0\.\.1"),
         ({"labels": torch.tensor([0, 0, 1])}, "there must be 4 labels"),
         ({"labels": torch.rand(4, 3)}, "soft labels"),
+        ({"labels": torch.full((4, 2), -1.0)}, "soft labels must be probabilities, not logits"),
+        ({"labels": torch.tensor(0)}, "labels must have the shape"),
         ({"images": torch.rand(4, 3, 1, 64)}, "images must be square, but got '1x64'"),
         ({"std": (0.2, 0.0, 0.2)}, r"std must be a number above 0 for each channel \(3\)"),
         ({"mean": (float("nan"), 0.0, 0.2)}, r"mean must be a number for each channel \(3\)"),

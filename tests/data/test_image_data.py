@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 import torch
@@ -33,6 +34,8 @@ def test_fingerprint_depends_on_pixels_labels_and_names() -> None:
         ({"std": (float("inf"),)}, "std must be a number above 0"),
         ({"mean": (float("nan"),)}, "mean must be a number for each channel"),
         ({"origin": "pets"}, "origin must be a mapping"),
+        ({"name": Path("pets")}, "name must be text"),
+        ({"allow_hflip": "no"}, "allow_hflip must be true or false"),
         ({"mean": (0.1, 0.2)}, r"mean must be a number for each channel \(1\)"),
     ],
 )

@@ -88,6 +88,9 @@ def test_a_wrong_normalisation_is_reported(tmp_path: Path) -> None:
     torch.save([IMAGES, LABELS], tmp_path / "x.pt")
     with pytest.warns(UserWarning, match="far from 0 to 1: check the normalisation"):
         cs.import_set(tmp_path / "x.pt", normalization="none")
+    np.savez(tmp_path / "x.npz", images=255 * torch.rand(4, 3, 8, 8).numpy(), labels=np.arange(4))
+    with pytest.warns(UserWarning, match="far from 0 to 1"):
+        cs.import_set(tmp_path / "x.npz", normalization="cifar10")
 
 
 def test_paths_without_a_known_format(tmp_path: Path, user_error: ExpectUserError) -> None:

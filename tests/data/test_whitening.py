@@ -92,8 +92,8 @@ def test_test_images_get_the_whitening_of_the_set() -> None:
     images = normalize_like(make_set(whitening), test_set, CPU).images(slice(None))
     torch.testing.assert_close(images, whitening.apply(test_set.images / 255))
     compute = ComputeDevice.select("cpu")
-    hashes = {evaluation_hash(make_set(item), {"": test_set}, {}, 0, compute) for item in (whitening, None)}
-    assert len(hashes) == 2
+    sets = [make_set(whitening), make_set(None), whitened_data([20, 20]), tiny_data([20, 20], size=4)]
+    assert len({evaluation_hash(train_set, {"": test_set}, {}, 0, compute) for train_set in sets}) == len(sets)
 
 
 def test_a_set_stores_its_whitening(tmp_path: Path) -> None:

@@ -199,6 +199,20 @@ def test_evaluate_continues_in_its_directory(data: cs.ImageData, tmp_path: Path)
     assert two.accuracies == cs.evaluate(data, data, num_networks=2, **fields).accuracies
 
 
+def test_directories_may_begin_with_the_home_directory(
+    data: cs.ImageData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):  # the second call reads the set
+        cs.condense(data, "random", ipc=1, directory="~/a", **FAST)
+        cs.evaluate(data, data, network=NETWORK, epochs=1, num_networks=1, directory="~/b", **FAST)
+    cs.train_pool(data, "~/pool", network=NETWORK, num_networks=1, epochs=1, **FAST)
+    assert len(cs.NetworkPool.load("~/pool").states) > 0
+    assert sorted(path.name for path in (tmp_path / "home").iterdir()) == ["a", "b", "pool"]
+    assert not (tmp_path / "~").exists()
+
+
 def test_a_directory_with_other_files_is_refused(data: cs.ImageData, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(cs.UserError, match="must be empty"):

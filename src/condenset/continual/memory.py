@@ -104,6 +104,7 @@ class Memory:
         self._memory_limit = None if memory_limit is None else parse_bytes(memory_limit)
         self._mean = None if mean is None else check_channel_stats("mean", mean)
         self._std = None if std is None else check_channel_stats("std", std)
+        check(isinstance(allow_hflip, bool | None), "allow_hflip must be true or false", allow_hflip)
         self._allow_hflip, self._contents = allow_hflip, MemoryContents()
 
     def __len__(self) -> int:

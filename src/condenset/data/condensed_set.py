@@ -56,7 +56,7 @@ class CondensedSet(ExportMethods, Dataset[tuple[Tensor, Tensor]]):
 
     Attributes:
         images: (N, C, H, W) float32, nominally 0..1; values may overshoot.
-        labels: (N,) int64 class indices, or (N, K) float32 logits or probabilities (soft labels).
+        labels: (N,) int64 class indices, or (N, K) float32 probabilities (soft labels).
         class_names: K names.
         mean, std: Normalisation constants per channel.
         step_sizes: (T,) float32 sizes of the gradient-descent steps that were learned with the images, or None.

@@ -94,6 +94,8 @@ class ImageData(Dataset[tuple[Tensor, Tensor]]):
         check_dense("labels", self.labels)
         object.__setattr__(self, "class_names", check_class_names(self.class_names))
         check_type(self.origin, Mapping, "origin must be a mapping")
+        check_type(self.name, str, "name must be text")
+        check_type(self.allow_hflip, bool, "allow_hflip must be true or false")
         shape = tuple(self.images.shape)
         check(self.images.dtype == torch.uint8 and len(shape) == 4, "images must be uint8 of shape (N, C, H, W)", shape)
         check(shape[1] in (1, 3), "images must have 1 or 3 channels", shape[1])

@@ -13,7 +13,8 @@ BLOCK = 256  # stored images that are decoded at a time
 
 
 def check_labels(labels: Tensor, num_images: int, num_classes: int) -> None:
-    """Raise a UserError unless labels are (N,) class indices, or (N, K) logits or probabilities."""
+    """Raise a UserError unless labels are (N,) class indices, or (N, K) probabilities."""
+    check(labels.ndim > 0, "labels must have the shape (images,) or (images, classes)", tuple(labels.shape))
     check(len(labels) == num_images, f"there must be {num_images} labels, one per image", len(labels))
     if labels.ndim == 1:
         check(labels.dtype == torch.int64, "hard labels must be int64", labels.dtype)
@@ -24,6 +25,7 @@ def check_labels(labels: Tensor, num_images: int, num_classes: int) -> None:
         check(shape == (num_images, num_classes), "soft labels must have the shape (images, classes)", shape)
         check(labels.dtype == torch.float32, "soft labels must be float32", labels.dtype)
         check(bool(torch.isfinite(labels).all()), "soft labels must be finite", "NaN or infinity")
+        check(bool((labels >= 0).all()), "soft labels must be probabilities, not logits", float(labels.min()))
 
 
 def check_stored_images(compact: Tensor | None, partition: int, num_images: int) -> None:

@@ -138,8 +138,8 @@ def _build_set(
     check_channel_stats("std", std, images.shape[1:2])
     if content.is_normalized:
         images = denormalize(images, mean, std)
-        if content.mean is None:
-            _warn_about_range(images, file)
+    if content.mean is None:
+        _warn_about_range(images, file)
     names = tuple(content.class_names or ())
     if content.class_names is None:
         num_classes = labels.shape[1] if labels.ndim == 2 else int(labels.max()) + 1 if len(labels) else 0

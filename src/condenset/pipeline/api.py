@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Unpack
 
 import torch
@@ -19,7 +18,7 @@ from condenset.engine.defaults import torch_defaults
 from condenset.engine.device import ComputeDevice
 from condenset.engine.memory import check_network_fits
 from condenset.engine.options import EngineOptions
-from condenset.errors import UserError, check, check_path, warn_user
+from condenset.errors import UserError, check, warn_user
 from condenset.io.bytesize import parse_bytes
 from condenset.io.progress import make_progress
 from condenset.methods import Recipe, make_recipe, method_of
@@ -130,9 +129,8 @@ def condense(
     with open_run_engine(engine_options, run.compute, verbose=verbose) as run.engine:
         if directory is None:
             return load_or_condense(None, entry.name, recipe, data, run)
-        check_path("directory", directory)
-        with open_work_directory(Path(directory), run):
-            return load_or_condense(Path(directory) / "condensed.safetensors", entry.name, recipe, data, run)
+        with open_work_directory(directory, run) as path:
+            return load_or_condense(path / "condensed.safetensors", entry.name, recipe, data, run)
 
 
 @torch_defaults()
@@ -207,6 +205,5 @@ def evaluate(
     with open_run_engine(engine_options, run.compute, verbose=verbose) as run.engine:
         if directory is None:
             return score_set(train_set, test_set, protocol, run)
-        check_path("directory", directory)
-        with open_work_directory(Path(directory), run):
+        with open_work_directory(directory, run):
             return score_set(train_set, test_set, protocol, run)

@@ -13,7 +13,7 @@ from typing import TypeVar
 import torch
 
 from condenset.engine.threads import MAX_THREADS, use_threads
-from condenset.errors import UserError, check_path_encoding
+from condenset.errors import UserError, check_path, check_path_encoding
 from condenset.io.directories import (
     create_unique_directory,
     ensure_writable,
@@ -23,6 +23,7 @@ from condenset.io.directories import (
     wrap_os_errors,
 )
 from condenset.io.metadata import CONFIG_FILES, check_no_run, holds_config
+from condenset.io.user_directories import expand_user
 from condenset.runs.context import RunContext
 from condenset.runs.identity import IDENTITY, RunIdentity, open_directory, open_run
 from condenset.runs.snapshots import SNAPSHOTS
@@ -150,12 +151,14 @@ def check_output_directory(out: Path | None, *, overwrite: bool) -> None:
 
 
 @contextlib.contextmanager
-def open_work_directory(directory: Path, run: RunContext) -> Iterator[None]:
-    """Set and lock the directory of a resumable call from Python, such as `condense(directory=...)`.
+def open_work_directory(directory: str | os.PathLike[str], run: RunContext) -> Iterator[Path]:
+    """Set, lock and yield the directory of a resumable call from Python, such as `condense(directory=...)`.
 
     It is created if needed. It must be empty, a run directory, or contain only files of earlier calls. All calls
     compute with the number of CPU threads of the first one, so that a resumed call has the same result.
     """
+    check_path("directory", directory)
+    directory = expand_user(directory)
     check_path_encoding(directory)
     with wrap_os_errors(directory):
         names = {path.name for path in directory.iterdir()} if directory.is_dir() else set()
@@ -170,7 +173,7 @@ def open_work_directory(directory: Path, run: RunContext) -> Iterator[None]:
         threads = run.identity.settings.get("threads")
         is_valid = type(threads) is int and 1 <= threads <= MAX_THREADS
         with use_threads(threads if is_valid and run.compute.threads else None):
-            yield
+            yield directory
 
 
 def _clear(directory: Path) -> None:

@@ -8,7 +8,6 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Unpack
 
 import torch
@@ -20,7 +19,7 @@ from condenset.data.split import train_val_split
 from condenset.engine import ComputeDevice
 from condenset.engine.defaults import torch_defaults
 from condenset.engine.options import EngineOptions
-from condenset.errors import UserError, check, check_path, check_type, warn_user
+from condenset.errors import UserError, check, check_type, warn_user
 from condenset.io.directories import wrap_os_errors
 from condenset.io.files import write_file
 from condenset.io.progress import make_progress
@@ -167,11 +166,10 @@ def rank(
     with open_run_engine(engine_options, compute, verbose=verbose) as run.engine:
         if directory is None:
             return rank_architectures(architectures, train_set, data, protocol, run)
-        check_path("directory", directory)
-        with open_work_directory(Path(directory), run):
+        with open_work_directory(directory, run) as work_directory:
             ranking = rank_architectures(architectures, train_set, data, protocol, run)
             run.verify_identity()
-            path = Path(directory) / RANKING
+            path = work_directory / RANKING
             with wrap_os_errors(path):
                 write_file(path, ranking.to_json().encode() + b"\n")
         return ranking

@@ -14,7 +14,7 @@ import torch
 
 from condenset import augment
 from condenset.data.condensed_set import CondensedSet
-from condenset.data.image_data import ImageData
+from condenset.data.image_data import ImageData, hash_tensors
 from condenset.engine import ComputeDevice
 from condenset.io.files import json_hash
 from condenset.runs.context import RunContext
@@ -194,6 +194,8 @@ def evaluation_hash(
         "set": [train_set.fingerprint, train_set.mean, train_set.std, train_set.allow_hflip],
         "eval_sets": {name: images.fingerprint for name, images in eval_sets.items()},
     }
+    if isinstance(train_set, ImageData) and train_set.whitening is not None:  # not in its fingerprint
+        metadata["whitening"] = hash_tensors((), *train_set.whitening.tensors.values())
     return json_hash(metadata)
 
 

@@ -45,7 +45,7 @@ def condensed_sets(draw: st.DrawFn) -> cs.CondensedSet:
     num, channels, size, num_classes = (draw(st.integers(1, high)) for high in (5, 2, 4, 3))
     channels = 2 * channels - 1
     images = draw(arrays.arrays(np.float32, (num, channels, size, size), elements=FLOATS))
-    soft = arrays.arrays(np.float32, (num, num_classes), elements=FLOATS)
+    soft = arrays.arrays(np.float32, (num, num_classes), elements=st.floats(0, 1, width=32))
     hard = arrays.arrays(np.int64, num, elements=st.integers(0, num_classes - 1))
     labels = draw(st.one_of(soft, hard))
     steps = draw(st.none() | st.lists(st.floats(0.0009765625, 1, width=32), min_size=1, max_size=3))
@@ -212,6 +212,15 @@ def test_a_directory_of_the_user_is_never_replaced(tmp_path: Path) -> None:
     for name in ("folder", "hf", "webdataset"):
         with pytest.raises(cs.UserError, match="is not an exported set, and is not overwritten"):
             getattr(make_set(), f"to_{name}")(photos, overwrite=True)
+    exported = tmp_path / "exported"
+    (exported / ".git").mkdir(parents=True)  # a new clone, and one with an export
+    with pytest.raises(cs.UserError, match="is not an exported set"):
+        make_set().to_hf(exported, overwrite=True)
+    (exported / ".git").rename(tmp_path / "git")
+    make_set().to_hf(exported, overwrite=True)
+    (tmp_path / "git").rename(exported / ".git")
+    with pytest.raises(cs.UserError, match="is a Git repository"):
+        make_set().to_hf(exported, overwrite=True)
     with pytest.raises(cs.UserError, match="must be a file to be overwritten"):
         (tmp_path / "x.npz").mkdir()
         make_set().to_npz(tmp_path / "x.npz", overwrite=True)

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from condenset.data import LoadOptions, load
@@ -35,6 +37,6 @@ def test_invalid_options_are_rejected(fields: dict[str, Any], message: str, user
 
 def test_changed_fields_make_the_same_options() -> None:
     assert LoadOptions().changed_fields() == {}
-    options = LoadOptions(size=32, background="#102030", test=Path("here"))  # type: ignore[arg-type]
-    assert options.changed_fields() == {"size": 32, "background": "#102030", "test": "here"}
+    options = LoadOptions(size=np.int64(32), background="#102030", test=Path("here"))  # type: ignore[arg-type]
+    assert json.loads(json.dumps(options.changed_fields())) == {"size": 32, "background": "#102030", "test": "here"}
     assert LoadOptions(**options.changed_fields()) == options

@@ -14,7 +14,7 @@ from condenset.data.formats.npz import write_npz
 from condenset.data.formats.pt import write_pt
 from condenset.data.formats.webdataset import write_webdataset
 from condenset.errors import UserError, check_choice, check_path, check_path_encoding, option
-from condenset.io.directories import atomic_directory, is_empty, sync_contents, wrap_os_errors
+from condenset.io.directories import atomic_directory, sync_contents, wrap_os_errors
 from condenset.io.user_directories import expand_user
 
 
@@ -108,8 +108,10 @@ def _check_target(target: Path, *, overwrite: bool, is_directory: bool) -> None:
     if target.is_dir() != is_directory or target.is_symlink():
         kind = "a directory" if is_directory else "a file"
         raise UserError(f"{target} must be {kind} to be overwritten: choose another path")
-    if is_directory and not is_empty(target) and not is_exported(target):
+    if is_directory and any(target.iterdir()) and not is_exported(target):
         raise UserError(f"{target} is not an exported set, and is not overwritten: choose another path")
+    if (target / ".git").exists():
+        raise UserError(f"{target} is a Git repository, and is not overwritten: choose another path")
 
 
 def find_format(path: Path) -> str:

@@ -56,6 +56,8 @@ class LoadOptions:
 
     def __post_init__(self) -> None:
         check_image_size(self.size)
+        if self.size is not None:
+            object.__setattr__(self, "size", int(self.size))  # a file cannot store a NumPy integer
         if self.fit is not None:
             check_choice("fit", self.fit, FITS)
         object.__setattr__(self, "white_level", check_int("white_level", self.white_level, 1))

@@ -26,6 +26,7 @@ from condenset.errors import UserError, by_interface, check, check_path_encoding
 from condenset.io.directories import is_empty
 from condenset.io.files import json_hash, read_rows
 from condenset.io.metadata import read_json, read_tensor_metadata
+from condenset.io.user_directories import expand_user
 from condenset.methods.pools.accuracy_groups import group_names, in_group
 
 POOL_FILE = "pool.json"
@@ -93,11 +94,12 @@ class NetworkPool:
             UserError: The directory is not a pool, or a file is damaged or belongs to another pool.
         """
         check_path_encoding(directory)
-        metadata = _read_pool_file(Path(directory))
+        path = expand_user(directory)
+        metadata = _read_pool_file(path)
         pool_hash = json_hash(metadata)
-        paths = sorted(path for path in Path(directory).glob("*.safetensors") if path.stem.isdecimal())
-        states = tuple(state for path in paths for state in _read_states(path, pool_hash))
-        return cls(Path(directory), metadata, states)
+        files = sorted(file for file in path.glob("*.safetensors") if file.stem.isdecimal())
+        states = tuple(state for file in files for state in _read_states(file, pool_hash))
+        return cls(path, metadata, states)
 
     def __fspath__(self) -> str:
         """Return the directory, so that a pool can be given in place of its path."""

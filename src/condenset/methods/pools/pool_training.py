@@ -20,6 +20,7 @@ from condenset.errors import check, check_int
 from condenset.io.directories import ensure_writable, lock_directory, remove_temporary_files, wrap_os_errors
 from condenset.io.files import json_hash, write_file
 from condenset.io.progress import make_progress
+from condenset.io.user_directories import expand_user
 from condenset.methods.pools.accuracy_groups import EDGES, group_names
 from condenset.methods.pools.network_training import PoolSpec, network_path, train_networks
 from condenset.methods.pools.pool import POOL_FILE, NetworkPool, check_pool_directory, pool_path
@@ -81,7 +82,7 @@ def train_pool(
     compute = ComputeDevice.select(device, precision)
     run = RunContext(seed=seed, compute=compute, progress=make_progress(verbose))
     group_names(edges)  # check them first
-    return fill_pool(data, Path(directory), num_networks, pool_protocol(data, **fields), run, edges=edges)
+    return fill_pool(data, expand_user(directory), num_networks, pool_protocol(data, **fields), run, edges=edges)
 
 
 def pool_protocol(data: ImageData, **fields: Any) -> Protocol:
