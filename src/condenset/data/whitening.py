@@ -44,6 +44,10 @@ class Whitening:
             check(tensor.dtype == torch.float32, "whitening must be float32", tensor.dtype)
             check(bool(tensor.isfinite().all()), "whitening must be finite", "NaN or infinity")
 
+    def to(self, device: torch.device) -> Whitening:
+        """Return the whitening on a device."""
+        return Whitening(self.mean.to(device), self.matrix.to(device))
+
     def apply(self, pixels: Tensor) -> Tensor:
         """Return whitened images (..., C, H, W) of pixels in 0..1."""
         mean, matrix = (tensor.to(pixels) for tensor in (self.mean, self.matrix))
@@ -62,7 +66,7 @@ class Whitening:
     def apply_in_blocks(self, pixels_NCHW: Tensor, device: torch.device) -> Tensor:
         """Return whitened images of uint8 pixels as float32 on a device, without a float copy of all pixels."""
         whitened = torch.empty(pixels_NCHW.shape, device=device)
-        whitening = Whitening(self.mean.to(device), self.matrix.to(device))
+        whitening = self.to(device)
         for out, block in zip(whitened.split(BLOCK), pixels_NCHW.split(BLOCK), strict=True):
             out.copy_(whitening.apply(block.to(device).float() / 255))
         return whitened

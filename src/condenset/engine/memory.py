@@ -141,9 +141,7 @@ def num_networks_that_fit(
         stored_bytes=0,
         num_learned=0,
     )
-    device = compute.device
-    reusable = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return int(USABLE_SHARE * (torch.cuda.mem_get_info(device)[0] + reusable)) // estimate.total(1)
+    return int(USABLE_SHARE * (available_memory(compute) or 0)) // estimate.total(1)
 
 
 def split_evenly(num: int, max_size: int) -> list[slice]:
@@ -203,8 +201,7 @@ def _target_bytes(compute: ComputeDevice) -> int:
         return CPU_TARGET_BYTES
     if compute.device.type != "cuda":
         return GPU_TARGET_BYTES
-    free, _ = torch.cuda.mem_get_info(compute.device)
-    return min(GPU_TARGET_BYTES, int(USABLE_SHARE * free))
+    return min(GPU_TARGET_BYTES, int(USABLE_SHARE * (available_memory(compute) or 0)))
 
 
 def count_features(network: nn.Module, image_shape: tuple[int, int, int]) -> int:

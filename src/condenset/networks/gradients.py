@@ -97,11 +97,13 @@ def class_gradients_by_backward(
     classes_K: Tensor,
     image_weight_KN: Tensor,
     *,
+    joint: bool = False,
     create_graph: bool = False,
 ) -> dict[str, Tensor]:
     """Return what `class_gradients` does, by one backward pass per class. The layers may be of any kind.
 
-    The parameters must require gradients; those that do not, such as buffers, are left out.
+    The parameters must require gradients; those that do not, such as buffers, are left out. With `joint`, the result is
+    the gradient of the sum of the losses of all classes, as if there were one class.
     """
     logits = forward(parameters, images_KNCHW.flatten(0, 1))
     labels = classes_K[:, None].expand_as(image_weight_KN).flatten()
@@ -113,32 +115,10 @@ def class_gradients_by_backward(
         torch.autograd.grad(
             loss, list(weights.values()), retain_graph=True, create_graph=create_graph, materialize_grads=True
         )
-        for loss in loss_K.unbind()
+        for loss in ([loss_K.sum()] if joint else loss_K.unbind())
     ]
     grads_by_weight = zip(weights, zip(*grads_by_class, strict=True), strict=True)
     return {name: torch.stack(grads).flatten(2).float() for name, grads in grads_by_weight}
-
-
-def joint_gradients(
-    forward: Forward,
-    parameters: dict[str, Tensor],
-    images_KNCHW: Tensor,
-    classes_K: Tensor,
-    image_weight_KN: Tensor,
-    *,
-    create_graph: bool = False,
-) -> dict[str, Tensor]:
-    """Return the gradient of the sum of the losses of all classes, (1, rows, columns) by name.
-
-    Arguments and result are those of `class_gradients`, as if there were one class. The parameters must require
-    gradients; those that do not, such as buffers, are left out.
-    """
-    logits = forward(parameters, images_KNCHW.flatten(0, 1))
-    labels = classes_K[:, None].expand_as(image_weight_KN).flatten()
-    loss = (F.cross_entropy(logits.float(), labels, reduction="none") * image_weight_KN.flatten()).sum()
-    weights = {name: value for name, value in parameters.items() if value.dim() >= 2 and value.requires_grad}
-    grads = torch.autograd.grad(loss, list(weights.values()), create_graph=create_graph)
-    return {name: grad[None].flatten(2).float() for name, grad in zip(weights, grads, strict=True)}
 
 
 def _conv_gradients(call: _LayerCall, output_grad: Tensor, num_classes: int) -> list[Tensor]:

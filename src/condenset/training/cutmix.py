@@ -5,7 +5,6 @@ Shapes: N images.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -27,20 +26,10 @@ class CutMixBox(NamedTuple):
         """Return the images with the box of their neighbours."""
         return torch.where(self.inside_HW, images_NCHW.roll(1, 0), images_NCHW)
 
-    def mix_loss(self, loss: Callable[[Tensor, Tensor], Tensor], logits: Tensor, labels: Tensor) -> Tensor:
-        """Return the loss for the labels of both images, weighted by their pixels."""
-        return self.share * loss(logits, labels) + (1 - self.share) * loss(logits, labels.roll(1, 0))
-
-
-def cross_entropy(
-    forward: Callable[[Tensor], Tensor], images_NCHW: Tensor, labels: Tensor, box: CutMixBox | None = None
-) -> tuple[Tensor, Tensor]:
-    """Return the cross-entropy of a batch, mixed by the box if there is one, and the logits."""
-    if box is None:
-        logits = forward(images_NCHW)
-        return F.cross_entropy(logits.float(), labels), logits
-    logits = forward(box.mix(images_NCHW))
-    return box.mix_loss(F.cross_entropy, logits.float(), labels), logits
+    def cross_entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the cross-entropy for the labels of both images, weighted by their pixels."""
+        other = F.cross_entropy(logits, labels.roll(1, 0))
+        return self.share * F.cross_entropy(logits, labels) + (1 - self.share) * other
 
 
 def sample_box(key: Tensor, clock: Tensor, size: int, probability: float) -> CutMixBox:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from condenset import augment
 from condenset.engine import ComputeDevice, rng
 from condenset.engine.cuda_graph import capture_step
-from condenset.training.cutmix import cross_entropy, sample_box
+from condenset.training.cutmix import sample_box
 from condenset.training.dataset import DeviceDataset
 from condenset.training.forgetting import ForgettingCounter
 from condenset.training.model import Model
@@ -286,7 +286,8 @@ class Trainer:
             images = augment.apply(transform, images[:, None], self.model.dtype)[:, 0]
         weights, probability = self.weights.detach().requires_grad_(), self.protocol.cutmix
         box = sample_box(self.augment_key, self.clock, self.data.size, probability) if probability else None
-        loss, logits = cross_entropy(functools.partial(self.model.logits, weights), images, labels, box)
+        logits = self.model.logits(weights, box.mix(images) if box else images)
+        loss = (box.cross_entropy if box else F.cross_entropy)(logits.float(), labels)
         (gradient,) = torch.autograd.grad(loss, weights)
         state = (self.weights, self.velocity, gradient, self.lr, self.clock, self.position)
         momentum, weight_decay = self.protocol.momentum, self.protocol.weight_decay

@@ -110,6 +110,21 @@ def test_dcc_matches_each_class_by_itself_in_the_warm_up(chunk: int | None) -> N
     assert not torch.allclose(jointly.images_NCHW, plain.images_NCHW)
 
 
+def test_dcc_accepts_networks_with_unused_weights() -> None:
+    class TwoHeads(nn.Module):
+        def __init__(self, channels: int, size: int, num_classes: int) -> None:
+            super().__init__()
+            self.used, self.unused = (nn.Linear(channels * size**2, num_classes) for _ in range(2))
+
+        def forward(self, images: Tensor) -> Tensor:
+            logits: Tensor = self.used(images.flatten(1))
+            return logits
+
+    fields: dict[str, Any] = {"network": TwoHeads, "iterations": 1, "outer_steps": 1, "inner_epochs": 1, "warmup": 0.0}
+    condensed = cs.condense(tiny_data([4, 4]), "dcc", ipc=1, device="cpu", verbose=False, **fields)
+    assert condensed.images.isfinite().all()
+
+
 def test_dcc_warm_up_is_the_first_steps_of_the_first_networks() -> None:
     problem = make_problem("dcc", [6, 6], iterations=8, outer_steps=12)
     steps = [number for number in range(8 * 12) if problem.is_warmup(number)]

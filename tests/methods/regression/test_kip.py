@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import condenset as cs
 from condenset.engine import ComputeDevice
-from condenset.methods.regression.gradients import (
+from condenset.methods.regression.image_kernels import (
     NUM_NETWORKS,
     InfiniteKernel,
     RandomFeatureKernel,

@@ -37,7 +37,7 @@ class ClassStore:
         self._stream_ids_K = torch.tensor(data.class_stream_ids, device=device) if data.class_stream_ids else None
         mean, std = (torch.tensor(v, device=device) for v in (data.mean, data.std))
         self._scale_C, self._shift_C = 1 / (255 * std), -mean / std
-        self.whitening = data.whitening
+        self.whitening = data.whitening and data.whitening.to(device)  # a captured step cannot copy it
         self._store_images(data, device)
 
     def _store_images(self, data: ImageData, device: torch.device) -> None:

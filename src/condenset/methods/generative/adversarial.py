@@ -11,12 +11,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from condenset import augment
+from condenset import augment, networks
 from condenset.data.image_data import ImageData
 from condenset.engine import rng
 from condenset.methods.generative.discriminators import Discriminator
 from condenset.methods.generative.generators import ConvGenerator, ImageGenerator
-from condenset.methods.generative.learner import Learner, average_decay, build_quietly, load_weights
+from condenset.methods.generative.learner import Learner, average_decay, load_weights
 from condenset.methods.generative.recipe import AdversarialRecipe
 from condenset.methods.generative.training import GeneratorTraining
 from condenset.runs.context import RunContext
@@ -32,25 +32,17 @@ def hinge_loss(real_N: Tensor, fake_N: Tensor) -> Tensor:
     return F.relu(1 - real_N).mean() + F.relu(1 + fake_N).mean()
 
 
-def build_generator(data: ImageData, recipe: AdversarialRecipe) -> ConvGenerator:
-    """Build the generator of a recipe."""
-    return build_conv_generator(data, recipe.width)
-
-
-def build_conv_generator(data: ImageData, width: int) -> ConvGenerator:
-    """Build a generator for the images of a dataset."""
-    generator = build_quietly(
-        lambda: ConvGenerator(
+def build_generator(data: ImageData, recipe: Any) -> ConvGenerator:
+    """Build the generator of a recipe for the images of a dataset. Its weights are random."""
+    with networks.seed_global_rng(0, torch.device("cpu")):
+        return ConvGenerator(
             channels=data.channels,
             size=data.size,
             num_classes=data.num_classes,
-            width=width,
+            width=recipe.width,
             mean=data.mean,
             std=data.std,
         )
-    )
-    assert isinstance(generator, ConvGenerator)
-    return generator
 
 
 class AdversarialTraining(GeneratorTraining):

@@ -39,7 +39,8 @@ class Learner:
         betas: tuple[float, float] = ADAM_BETAS,
     ) -> None:
         self.name, self.betas = name, betas
-        self.network = build_quietly(build).to(compute.device).train()
+        with networks.seed_global_rng(0, torch.device("cpu")):  # the weights are replaced below
+            self.network = build().to(compute.device).train()
         self.layout = FlatParameters(self.network, compute.device)
         key = rng.make_key(seed, "init", name, device=compute.device)
         self.weights_P = self.layout.initialize(rng.flat_uniform(key, 0, self.layout.num))
@@ -63,12 +64,6 @@ class Learner:
     def update(self, gradient_P: Tensor, num_updates: Tensor, lr: Tensor) -> None:
         """Take one step of Adam, given the number of earlier steps."""
         adam_step(self.weights_P, gradient_P, self.moments, num_updates, lr, self.betas)
-
-
-def build_quietly(build: Callable[[], nn.Module]) -> nn.Module:
-    """Build a network without a change of the global generators; its values are replaced."""
-    with networks.seed_global_rng(0, torch.device("cpu")):
-        return build()
 
 
 def average_decay(clock: Tensor, decay: float) -> Tensor:

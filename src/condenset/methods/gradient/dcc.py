@@ -25,7 +25,7 @@ from condenset.methods.gradient.dc import METHOD as DC
 from condenset.methods.gradient.dc import digits_presets
 from condenset.methods.gradient.gradient_matching import GradientMatching, solve
 from condenset.methods.recipe import GradientMatchingRecipe
-from condenset.networks.gradients import joint_gradients
+from condenset.networks.gradients import class_gradients_by_backward
 from condenset.runs.context import RunContext
 
 WARMUP_STEPS = 10  # with each network of the warm-up, as published; its later steps match all classes jointly
@@ -105,7 +105,7 @@ class JointGradientMatching(GradientMatching):
         """Return the gradient of the loss of all classes, or those of each class in the warm-up."""
         if not self.differentiates_weights:
             return super().compute_gradients(*args, create_graph=create_graph)
-        return joint_gradients(self.forward, *args, create_graph=create_graph)
+        return class_gradients_by_backward(self.forward, *args, joint=True, create_graph=create_graph)
 
     def differentiate_real(self, real_KBCHW: Tensor, chunk: Chunk) -> dict[str, Tensor]:
         """Return the gradient of the real images of all classes, or those of each class in the warm-up."""

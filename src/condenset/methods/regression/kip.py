@@ -29,7 +29,7 @@ from condenset.methods.common import (
 from condenset.methods.problem import LearningProblem
 from condenset.methods.recipe import INITS, TINY_NETWORK, Recipe, check_learning_fields
 from condenset.methods.registry import Method
-from condenset.methods.regression.gradients import (
+from condenset.methods.regression.image_kernels import (
     ImageKernel,
     InfiniteKernel,
     KernelPair,

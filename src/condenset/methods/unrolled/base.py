@@ -27,7 +27,7 @@ from condenset.training.learned_steps import batch_schedule
 
 NUM_HALVINGS = 4  # of the learning rate, each after a fifth of the run, because the last iterate is the result
 MAX_STEP_SIZE = 100  # the exponential of a step size must be finite
-MAX_UNROLLED = 1000  # steps per epoch, and epochs; the memory grows with their product
+MAX_UNROLLED = 1000  # steps per epoch, and epochs; time grows with their product, and memory with its square root
 MAX_NORM_RATIO = 2.0  # largest gradient norm, relative to the norm expected from Adam's second moment
 
 

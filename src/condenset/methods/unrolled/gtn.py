@@ -1,7 +1,7 @@
 """GTN: learn a generator of training images by differentiating through training on them.
 
 The latents of the images are learned too. Their order is a curriculum: each training step uses another part of the
-set. The memory does not grow with the number of unrolled steps, see `unrolling`.
+set. The graph of one unrolled step is in memory at a time, see `unrolling`.
 Shapes: N images, Z numbers of a latent, P weights of the generator or of a network, T unrolled steps.
 """
 
@@ -16,11 +16,10 @@ from torch import Tensor
 from condenset.config import check_int_fields
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
-from condenset.data.whitening import Whitening
 from condenset.engine import rng
 from condenset.engine.device import ComputeDevice
 from condenset.methods.common import ADAM_BETAS, build_condensed_set, images_per_class
-from condenset.methods.generative.adversarial import build_conv_generator
+from condenset.methods.generative.adversarial import build_generator
 from condenset.methods.generative.generators import LATENT_SIZE
 from condenset.methods.generative.learner import Learner
 from condenset.methods.generative.recipe import MAX_WIDTH
@@ -68,13 +67,11 @@ class GenerativeTeaching(UnrolledProblem):
         super().__init__(data, recipe, run, counts)
         device = run.compute.device
         float32 = ComputeDevice(device, torch.float32)
-        self.generator = Learner(
-            "generator", lambda: build_conv_generator(data, recipe.width), run.seed, float32, ADAM_BETAS
-        )
+        self.generator = Learner("generator", lambda: build_generator(data, recipe), run.seed, float32, ADAM_BETAS)
         self.mean_C11, self.std_C11 = (
             torch.tensor(values, device=device)[:, None, None] for values in (data.mean, data.std)
         )
-        self.whitening = data.whitening and Whitening(data.whitening.mean.to(device), data.whitening.matrix.to(device))
+        self.whitening = data.whitening and data.whitening.to(device)
         stream, key = torch.zeros(1, dtype=torch.int64, device=device), self.make_key("latents")
         self.latents_NZ = rng.normal(key, 0, stream, len(self.labels_N) * LATENT_SIZE).view(-1, LATENT_SIZE)
         self.latent_moments = torch.zeros(2, *self.latents_NZ.shape, device=device)

@@ -2,14 +2,12 @@
 
 A student starts from the weights of an expert after some epoch on the real images, and takes N steps of gradient
 descent on the synthetic images. Its weights are to be those of the expert M epochs later. The images and the step size
-are learned. The graph of one step is built at a time, so the memory does not grow with N.
+are learned. The graph of one step is built at a time.
 Shapes: E experts, S states of each, P parameters of a network, N synthetic images, B of them per step of the student.
 """
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,6 +21,7 @@ from condenset.data.image_data import ImageData
 from condenset.data.stores.class_store import ClassStore
 from condenset.engine import rng
 from condenset.engine.device import ComputeDevice
+from condenset.io.directories import temporary_directory
 from condenset.methods.common import (
     build_condensed_set,
     class_labels,
@@ -61,14 +60,14 @@ def load_or_train_experts(data: ImageData, recipe: MTTRecipe, run: RunContext) -
     """Return (E, S, P) weights of the experts after every epoch in float32, and what the provenance records."""
     check_pool(recipe)
     float32 = ComputeDevice(run.compute.device, torch.float32)
-    with tempfile.TemporaryDirectory(prefix="condenset-pool-") as temporary:
+    with temporary_directory("condenset-pool") as temporary:
         pool = fill_run_pool(
             data,
             recipe.pool_size,
             recipe.expert_protocol(data),
             run,
             parent=recipe.pool,
-            temporary=Path(temporary),
+            temporary=temporary,
             num_checkpoints=recipe.num_epochs,
         )
         states = pool.states[: recipe.pool_size * pool.num_states]
