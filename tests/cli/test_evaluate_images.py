@@ -120,6 +120,18 @@ def test_test_images_replace_a_dataset_that_is_gone(condenset: CommandRunner, tm
     assert "names the dataset" in condenset("evaluate", "a", *QUICK).error_line
 
 
+def test_a_resumed_evaluation_names_the_option_of_moved_test_images(condenset: CommandRunner, tmp_path: Path) -> None:
+    make_classes(tmp_path / "pets", count=10)
+    make_classes(tmp_path / "zoo", count=3)
+    condenset("condense", "pets", *QUICK_RANDOM, "--out", "a")
+    condenset("evaluate", "a", *QUICK, "--dataset", "pets", "--test", "zoo", "--out", "e")
+    Path("e/results.json").unlink()
+    shutil.move("zoo", "moved")
+    error_line = condenset("resume", "e").error_line
+    assert error_line.endswith("if the dataset has moved, give its path with --dataset, --test or --data-dir")
+    assert condenset("resume", "e", "--test", "moved").code == 0
+
+
 def test_own_network_of_a_set_without_one_is_that_of_its_run(condenset: CommandRunner, toy: Path) -> None:
     condenset("run", toy, *QUICK_RUN, "--out", "a")
     shutil.copy("a/sets/random-1.safetensors", "copy.safetensors")

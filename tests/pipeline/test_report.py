@@ -66,7 +66,9 @@ def test_features_come_from_the_network_trained_on_the_whole_dataset(condenset: 
 def test_report_without_its_dataset_says_so(finished: Path, toy: Path) -> None:
     toy.rename(toy.with_name("moved.npz"))
     page = cs.write_report(finished, verbose=False).read_text()
-    assert "the dataset is not available (" in page
+    assert f"the dataset is not available (no such file: {toy})." in page  # no option of `report` names another path
+    with pytest.raises(UserError, match=r"^no such file: \S+$"):
+        cs.write_report(finished, num_networks=1, verbose=False)
     assert '<section id="map"' not in page and '<section id="images"' in page
 
 
@@ -99,12 +101,12 @@ def test_other_directories_are_refused(name: str, message: str) -> None:
 
 def test_snapshots_are_scored_once(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = read_plan(finished / "recipe.toml")
-    splits = reload_data(plan, plan, finished)
-    score_snapshots(finished, splits, 1, NullProgress())
+    splits = reload_data(plan, None, finished)
+    score_snapshots(finished, plan, splits, 1, NullProgress())
     scores = read_snapshot_scores(finished)
     assert [(score["job"], score["step"], score["networks"]) for score in scores] == [("dm-2", 0, 1), ("dm-2", 2, 1)]
     monkeypatch.setattr("condenset.pipeline.report.snapshot_scores.score_set", None)
-    score_snapshots(finished, splits, 1, NullProgress())
+    score_snapshots(finished, plan, splits, 1, NullProgress())
     assert read_snapshot_scores(finished) == scores
     curve = collect_content(finished).snapshot_scores
     assert [point["step"] for point in curve] == [0, 2, 5]
@@ -113,6 +115,47 @@ def test_snapshots_are_scored_once(finished: Path, monkeypatch: pytest.MonkeyPat
     (finished / "snapshots/scores.json").write_text('[{"job": 1}]')
     with pytest.raises(UserError, match="is not a list of scores of snapshots; delete it"):
         collect_content(finished)
+
+
+def test_last_point_of_the_curve_counts_image_steps(condenset: CommandRunner, toy: Path) -> None:
+    options = ("--method", "dc", "--ipc", 1, "--snapshots", 4, "--set", "outer_steps=4", *TINY, "--iterations", 2)
+    assert condenset("run", toy, *options, "--out", "a").code == 0
+    cs.write_report("a", num_networks=1, verbose=False)
+    assert [point["step"] for point in collect_content(Path("a")).snapshot_scores] == [0, 2, 4, 6, 8]
+
+
+def test_networks_on_snapshots_need_snapshots(condenset: CommandRunner, toy: Path) -> None:
+    assert condenset("run", toy, "--method", "dm", "--ipc", 1, "--snapshots", 0, *TINY, "--out", "a").code == 0
+    assert condenset("evaluate", "a", *TINY_EVALUATION, "--device", "cpu", "--out", "e").code == 0
+    for name in ("a", "e"):
+        error_line = condenset("report", name, "--nets", 1).error_line
+        rule = "--nets needs a run that learns images, with --snapshots 1 or more"
+        assert error_line == f"{name} has no snapshots: {rule}"
+    with pytest.raises(UserError, match="no such directory: none"):
+        cs.write_report("none", num_networks=1)
+
+
+def test_whole_datasets_of_several_runs_appear_once_per_network_and_protocol(finished: Path) -> None:
+    content = collect_content(finished)
+    wholes = [("mlp", "paper", 0.9), ("mlp", "paper", 0.8), ("mlp", "modern", 0.7), ("convnet", "paper", 0.6)]
+    fields = {"label": "whole dataset", "method": "whole", "ipc": None, "images": 36, "accuracies": [0.5]}
+    fields |= {"accuracy_std": 0.0, "condense_seconds": 0.0}
+    contents = [
+        dataclasses.replace(
+            content,
+            records=[*content.records, {**fields, "network": network, "protocol": protocol, "accuracy_mean": accuracy}],
+        )
+        for network, protocol, accuracy in wholes
+    ]
+    merged = merge_contents(contents, [Path(name) for name in "abcd"])
+    records = [record for record in merged.records if record["method"] == "whole"]
+    assert [record["accuracy_mean"] for record in records] == [0.9, 0.7, 0.6]
+    labels = ["whole dataset, mlp", "whole dataset, mlp, modern", "whole dataset, convnet"]
+    assert [record["label"] for record in records] == labels
+    line = build_methods(merged).charts["chart-methods"]["layer"][1]["data"]["values"]
+    assert [value["label"] for value in line] == labels
+    merged = merge_contents(contents[:2], [Path("a"), Path("b")])
+    assert merged.records[-1]["label"] == "whole dataset"
 
 
 def test_several_runs_on_one_dataset_share_a_page(condenset: CommandRunner, finished: Path, toy: Path) -> None:
@@ -125,6 +168,7 @@ def test_several_runs_on_one_dataset_share_a_page(condenset: CommandRunner, fini
     labels = ["random, 2 per class (a)", "dm, 2 per class (a)", "dm, 2 per class (b)"]
     assert [item.label for item in merged.sets] == labels
     assert [record["label"] for record in merged.records] == labels
+    assert [row[0].text for row in build_methods(merged).values["rows"]] == ["random (a)", "dm (a)", "dm (b)"]
     assert merged.settings["b: seed"] == "1"
     assert merged.curve_command == "condenset report a b --nets 1 --out FILE"
     assert list(merged.recipes) == ["a/recipe.toml", "b/recipe.toml"]

@@ -10,7 +10,8 @@ import pytest
 import condenset as cs
 from condenset import CondensedSet, UserError
 from condenset.pipeline.config import plan_to_toml
-from condenset.pipeline.sets import find_sets, set_metadata, set_summary, shortest_names
+from condenset.pipeline.sets import find_scores, find_sets, set_metadata, set_summary, shortest_names
+from condenset.training.scores import format_accuracy
 from helpers.plans import SPLITS, execute_in, make_tiny_plan
 
 
@@ -47,6 +48,18 @@ def test_a_run_has_its_sets_in_the_order_of_its_jobs(tmp_path: Path) -> None:
     (tmp_path / "sets" / "random-1.safetensors").unlink()
     with pytest.warns(UserWarning, match="is an unfinished run with 1 of 2 sets: finish it with"):
         assert [path.stem for path in find_sets(tmp_path)] == ["dm-1"]
+
+
+def test_scores_come_from_undamaged_results(tmp_path: Path) -> None:
+    plan = make_tiny_plan()
+    (tmp_path / "recipe.toml").write_text(plan_to_toml(plan))
+    record = execute_in(tmp_path, plan)[1]
+    file, results = tmp_path / "sets" / "dm-1.safetensors", tmp_path / "results.json"
+    condensed = CondensedSet.load(file)
+    assert find_scores(condensed, file) == f"{format_accuracy(record)} % (2 × {record['network']})"
+    results.write_text(results.read_text().replace('"seed": 0', '"seed": 1'))
+    with pytest.raises(UserError, match="is damaged: a record does not match its checksum"):
+        find_scores(condensed, file)
 
 
 def test_names_are_as_short_as_possible() -> None:

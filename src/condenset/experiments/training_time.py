@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from condenset.errors import check
 from condenset.experiments.context import ExperimentContext
 from condenset.experiments.sets import score_once
 from condenset.experiments.types import ExperimentResult, Table
-from condenset.methods import Recipe
 from condenset.pipeline.results import Record, condense_cost
 from condenset.report.charts import draw_curve, new_chart, set_seconds_axis, total_seconds
 from condenset.training.scores import format_accuracy
@@ -29,8 +28,8 @@ def run_training_time(context: ExperimentContext) -> ExperimentResult:
     num_points = context.for_scale(tiny=3, small=6, paper=10)
     recipes = {method: context.recipe(method, ipc) for method in context.methods}
     for method, recipe in recipes.items():
-        check(num_image_steps(recipe) > 0, f"iterations of {method} must be 1 or more in this experiment", 0)
-    steps = {method: log_spaced(num_image_steps(recipe), num_points) for method, recipe in recipes.items()}
+        check(recipe.image_steps > 0, f"iterations of {method} must be 1 or more in this experiment", 0)
+    steps = {method: log_spaced(recipe.image_steps, num_points) for method, recipe in recipes.items()}
     context.num_parts = len(recipes) + sum(map(len, steps.values()))
     for method, recipe in recipes.items():
         context.condense(f"{method}-{ipc}", method, recipe, snapshots=steps[method])
@@ -48,12 +47,6 @@ def run_training_time(context: ExperimentContext) -> ExperimentResult:
     ]
     table = Table(("method", "image steps", "seconds", "accuracy %"), rows)
     return ExperimentResult(records=records, table=table, draw=lambda: _draw(records), ipcs=(ipc,))
-
-
-def num_image_steps(recipe: Recipe) -> int:
-    """Return how often a method updates the images; gradient matching does so several times per iteration."""
-    fields: Any = recipe
-    return int(getattr(fields, "image_steps", fields.iterations))
 
 
 def log_spaced(total: int, num: int) -> list[int]:

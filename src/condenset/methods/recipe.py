@@ -41,6 +41,11 @@ class Recipe:
             value = getattr(self, name, expected)
             check(value == expected, f"{name} must be {str(expected).lower()} with {option('zca', True)}", value)
 
+    @property
+    def image_steps(self) -> int:
+        """Optimisation steps of the images in the whole run; 0 for methods that select images."""
+        return getattr(self, "iterations", 0)
+
     def config_fields(self) -> dict[str, Any]:
         """Return the settings as recipe.toml has them."""
         return dataclasses.asdict(self)
@@ -90,11 +95,6 @@ class MatchingRecipe(Recipe):
         check_momentum_field(self)
         check_choice("init", self.init, INITS)
         augment.parse_strategy(self.augment)
-
-    @property
-    def image_steps(self) -> int:
-        """Optimisation steps of the images in the whole run."""
-        return self.iterations
 
 
 def interpolate_loops(ipc: int, loops: Mapping[int, tuple[int, int]]) -> dict[str, int]:

@@ -67,33 +67,39 @@ def relocate(config: RunSettings, directory: Path, dataset: str | None, test: st
     return dataclasses.replace(config, dataset=new_dataset, load_options=options)
 
 
-def reload_data(config: RunSettings, moved: RunSettings, directory: Path) -> Splits:
+def add_path_hint(error: UserError, options: LoadOptions) -> UserError:
+    """Return an error about missing data that names the options of `resume` for moved data."""
+    flags = "--dataset or --data-dir" if options.test is None else "--dataset, --test or --data-dir"
+    return UserError(f"{error}; if the dataset has moved, give its path with {flags}", details=error.details)
+
+
+def reload_data(config: RunSettings, moved: RunSettings | None, directory: Path) -> Splits:
     """Load the data that a run or an experiment began with.
 
     Args:
         config: The plan or the config of the experiment.
-        moved: The same with the present paths of the data.
+        moved: The same with the present paths of the data. None: the command has no options for these paths.
         directory: The run directory, for error messages.
 
     Raises:
         UserError: The data are missing or have changed.
     """
+    present = moved or config
     try:
         with ignore_dataset_warnings():
-            splits = load_splits(moved.dataset, moved.data_dir, moved.load_options)[0]
+            splits = load_splits(present.dataset, present.data_dir, present.load_options)[0]
     except UserError as error:
-        has_own_path = moved.load_options.test is not None
-        flags = "--dataset, --test or --data-dir" if has_own_path else "--dataset or --data-dir"
-        hint = f"if the dataset has moved, give its path with {flags}"
-        raise UserError(f"{error}; {hint}", details=error.details) from None
+        if moved is None:
+            raise
+        raise add_path_hint(error, moved.load_options) from None
     train_differs = splits.train.fingerprint != config.fingerprint
     test_differs = config.test_fingerprint != "" and splits.require_test().fingerprint != config.test_fingerprint
     if train_differs or test_differs:
-        path = moved.dataset if train_differs else moved.load_options.test or moved.dataset
+        path = present.dataset if train_differs else present.load_options.test or present.dataset
         if path not in (config.dataset, config.load_options.test):
             raise UserError(f"{path} is not the dataset that {directory} began with")
         raise UserError(f"{path} has changed since {directory} began: start a new run")
-    if moved.dataset == config.dataset:
+    if present.dataset == config.dataset:
         return splits
     name = name_dataset(Path(config.dataset))  # presets depend on the name
     test = splits.test and dataclasses.replace(splits.test, name=name)

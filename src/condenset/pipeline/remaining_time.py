@@ -102,7 +102,7 @@ def _list_stages(plan: Plan, data: ImageData, finished: Container[str], condense
         if job.name in finished:
             continue
         num_images = len(data) if job.recipe is None else sum(images_per_class(data, job.recipe))
-        steps = getattr(job.recipe, "image_steps", getattr(job.recipe, "iterations", 0))
+        steps = job.recipe.image_steps if job.recipe else 0
         if steps and job.name not in shared and job.name not in condensed:
             shared |= {other.name for other in plan.jobs_to_share(job)}
             position, kind = (number, CONDENSING), (CONDENSING, job.method)

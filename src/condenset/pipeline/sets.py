@@ -13,9 +13,9 @@ from condenset.data.ipc import format_ipc
 from condenset.errors import UserError, format_command, format_names, is_number, warn_user
 from condenset.io.bytesize import format_bytes
 from condenset.io.finished_sets import find_packaged_set
-from condenset.io.metadata import holds_config, read_json
+from condenset.io.metadata import holds_config
 from condenset.pipeline.config import read_plan
-from condenset.pipeline.results import RECORD_FIELDS, SCORE_FIELDS, is_record
+from condenset.pipeline.results import read_record_file
 from condenset.training.scores import format_accuracy
 
 MAX_CLASS_NAMES = 5  # in set_summary
@@ -64,13 +64,9 @@ def find_scores(condensed: CondensedSet, file: Path) -> str | None:
         return None
     provenance = condensed.provenance
     key = (provenance.get("method"), provenance.get("recipe", {}).get("ipc"), provenance.get("seed"))
-    records = read_json(directory / "results.json", "a list of results", is_valid=lambda value: isinstance(value, list))
-    for record in records:
-        if (
-            is_record(record, (*RECORD_FIELDS, *SCORE_FIELDS))
-            and (record["method"], record["ipc"], record.get("seed")) == key
-        ):
-            return f"{format_accuracy(record)} % ({len(record['accuracies'])} × {record['network']})"
+    for record in read_record_file(directory / "results.json"):
+        if "accuracy_mean" in record and tuple(record.get(name) for name in ("method", "ipc", "seed")) == key:
+            return f"{format_accuracy(record)} % ({len(record['accuracies'])} × {record.get('network')})"
     return None
 
 

@@ -11,7 +11,6 @@ The server reads files and answers browsers of this machine. It trusts neither t
 from __future__ import annotations
 
 import contextlib
-import functools
 import ipaddress
 import json
 import secrets
@@ -20,16 +19,14 @@ import sys
 import threading
 from collections.abc import Callable, Collection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from importlib import resources
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-import jinja2
-
 from condenset import __version__
 from condenset.errors import UserError
 from condenset.io.files import read_file
+from condenset.report.assets import get_environment, read_asset
 from condenset.runs.listing import REPORT, RunList, RunSummary
 
 MAX_REPORT_BYTES = 1 << 28
@@ -94,7 +91,7 @@ class RunRequestHandler(BaseHTTPRequestHandler):
         if path == "/":
             self._send(render_page(self.server.directory, self.server.secret), "text/html", policy=PAGE_POLICY)
         elif path in ASSETS:
-            self._send(_read_asset(path.removeprefix("/")).encode(), ASSETS[path])
+            self._send(read_asset(path.removeprefix("/")).encode(), ASSETS[path])
         elif path == "/api/runs":
             with self.server.list_lock:
                 runs = [describe_run(run) for run in self.server.runs.read()]
@@ -212,15 +209,5 @@ def describe_run(run: RunSummary) -> dict[str, Any]:
 
 def render_page(directory: Path, secret: str) -> bytes:
     """Return the page. Its script fills in the runs."""
-    template = _environment().from_string(_read_asset("templates/runs.html"))
+    template = get_environment().get_template("runs.html")
     return template.render(directory=str(directory), secret=secret, version=__version__).encode(errors="replace")
-
-
-@functools.cache
-def _environment() -> jinja2.Environment:
-    return jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
-
-
-@functools.cache
-def _read_asset(name: str) -> str:
-    return resources.files("condenset.report").joinpath("html", "assets", *name.split("/")).read_text(encoding="utf-8")

@@ -27,6 +27,33 @@ def test_answer_compares_the_set_with_the_whole_dataset_and_random_images() -> N
     assert [bar["label"] for bar in bars] == ["6 random images", "6 synthetic images (dm)", "all 24 real images"]
 
 
+@pytest.mark.parametrize("fields", [{"network": "MLP"}, {"protocol": "modern"}, {"run": "b"}])
+def test_answer_compares_equal_networks_protocols_and_runs_only(fields: dict[str, str]) -> None:
+    common = {"network": "ConvNet", "protocol": "paper", "run": "a"}
+    records = [
+        make_record("x", "random", 2, 0.4, 6, **common | fields),
+        make_record("y", "random", 2, 0.5, 6, **common),
+        make_record("z", "dm", 2, 0.633, 6, **common),
+    ]
+    assert "against 50.0% with 6 random images." in answer(make_content(records=records))
+    assert answer(make_content(records=[records[0], records[2]])) == (
+        "6 synthetic images replace 24: 63.3 ± 0.4% test accuracy."
+    )
+
+
+def test_answer_compares_with_the_whole_dataset_on_the_same_network() -> None:
+    records = [
+        make_record("x", "whole", None, 0.9, 24, network="MLP", protocol="paper"),
+        make_record("y", "whole", None, 0.8, 24, network="ConvNet", protocol="modern"),
+        make_record("z", "dm", 2, 0.633, 6, network="ConvNet", protocol="paper", run="a"),
+    ]
+    assert answer(make_content(records=records, train=None)) == (
+        "6 synthetic images replace 24: 63.3 ± 0.4% test accuracy."
+    )
+    records.append(make_record("w", "whole", None, 0.7, 24, network="ConvNet", protocol="paper"))
+    assert "against 70.0% with the whole dataset." in answer(make_content(records=records))
+
+
 def test_answer_without_comparisons_or_dataset() -> None:
     content = make_content(records=[make_record("dm, 2 per class", "dm", 2, 0.633, 6)], train=None)
     assert answer(content) == "6 synthetic images: 63.3 ± 0.4% test accuracy."

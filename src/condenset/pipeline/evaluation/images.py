@@ -8,7 +8,7 @@ from condenset.data.image_data import ImageData
 from condenset.data.reading.loading import load_splits, load_test_images
 from condenset.data.reading.opening import absolute_dataset_path
 from condenset.errors import UserError
-from condenset.pipeline.datasets import ignore_dataset_warnings, resolve_load_options
+from condenset.pipeline.datasets import add_path_hint, ignore_dataset_warnings, resolve_load_options
 from condenset.pipeline.evaluation.config import EvaluationSource
 
 
@@ -53,8 +53,7 @@ class TestImageCache:
                 with ignore_dataset_warnings():
                     test, _ = self.load(candidate)
             except UserError as error:
-                moved = "if the dataset has moved, give its path with --dataset or --data-dir"
-                errors.append(UserError(f"{error}; {moved}", details=error.details))
+                errors.append(add_path_hint(error, candidate.options))
                 continue
             if test is not None and test.fingerprint == fingerprint:
                 return test

@@ -72,7 +72,7 @@ def _collect_run(directory: Path, splits: Splits | None) -> ReportContent:
     data_problem = ""
     if splits is None:
         try:
-            splits = reload_data(plan, plan, directory)
+            splits = reload_data(plan, None, directory)
         except UserError as error:
             data_problem = f"the dataset is not available ({one_line(error)})."
     train = splits.train if splits else None
@@ -103,10 +103,9 @@ def _read_curve(directory: Path, plan: Plan, records: list[Record]) -> list[Reco
         points = [{**score, "label": name_job(job.method, job.ipc)} for score in scores if score["job"] == job.name]
         finals = [record for record in records if name_set(record["method"], record["ipc"]) == job.name]
         for record in finals if points else ():
-            step = record.get("iterations")
-            if "accuracy_mean" in record and record["condense_seconds"] is not None and is_int(step):
+            if job.recipe and "accuracy_mean" in record and record["condense_seconds"] is not None:
                 fields = {"seconds": record["condense_seconds"], "accuracy": record["accuracy_mean"]}
-                points.append({"label": points[0]["label"], "step": step, **fields})
+                points.append({"label": points[0]["label"], "step": job.recipe.image_steps, **fields})
         curve += sorted(points, key=lambda point: point["seconds"])
     return curve
 

@@ -15,15 +15,15 @@ from condenset.errors import UserError, check_int, check_path, format_command, o
 from condenset.io.directories import wrap_os_errors
 from condenset.io.files import write_file
 from condenset.io.progress import NullProgress, make_progress
-from condenset.pipeline.config import read_plan
 from condenset.pipeline.datasets import reload_data
 from condenset.pipeline.report.content import collect_content, name_curve_command
-from condenset.pipeline.report.snapshot_scores import score_snapshots
+from condenset.pipeline.report.snapshot_scores import read_snapshot_plan, score_snapshots
 from condenset.pipeline.sets import shortest_names
 from condenset.report.html import ReportContent, render_report
 from condenset.report.html.content import Update, ignore_update
 from condenset.runs.context import RunContext
 from condenset.runs.listing import REPORT
+from condenset.training.scores import name_protocol
 
 StrPath = str | os.PathLike[str]
 
@@ -65,9 +65,9 @@ def write_report(
     if len({directory.resolve() for directory in directories}) < len(directories):
         raise UserError(f"the runs of one report must be different, but got {', '.join(map(str, directories))}")
     progress = make_progress(verbose)
-    for directory in directories if num_networks else ():
-        plan = read_plan(directory / "recipe.toml")
-        score_snapshots(directory, reload_data(plan, plan, directory), num_networks, progress)
+    plans = {directory: read_snapshot_plan(directory) for directory in directories} if num_networks else {}
+    for directory, plan in plans.items():
+        score_snapshots(directory, plan, reload_data(plan, None, directory), num_networks, progress)
     progress.job_label = ""
     with show_activity(progress) as update:
         contents = [collect_content(directory) for directory in directories]
@@ -140,7 +140,6 @@ def merge_contents(contents: Sequence[ReportContent], directories: Sequence[Path
     names = shortest_names([directory.resolve() for directory in directories])
     pairs = list(zip(contents, names, strict=True))
     first = max(contents, key=lambda item: (item.train is not None, any(r["method"] == "whole" for r in item.records)))
-    wholes = [record for content in contents for record in content.records if record.get("method") == "whole"]
     return dataclasses.replace(
         first,
         records=[
@@ -149,7 +148,7 @@ def merge_contents(contents: Sequence[ReportContent], directories: Sequence[Path
             for record in content.records
             if record.get("method") != "whole"
         ]
-        + wholes[:1],
+        + _merge_wholes(contents),
         sets=[
             dataclasses.replace(item, label=f"{item.label} ({name})", file=f"{name}/{item.file}")
             for content, name in pairs
@@ -162,6 +161,16 @@ def merge_contents(contents: Sequence[ReportContent], directories: Sequence[Path
         settings={f"{name}: {label}": text for content, name in pairs for label, text in content.settings.items()},
         recipes={f"{name}/{file}": text for content, name in pairs for file, text in content.recipes.items()},
     )
+
+
+def _merge_wholes(contents: Sequence[ReportContent]) -> list[dict[str, Any]]:
+    """Return one record of the whole dataset per network and protocol. If there are several, labels name these."""
+    wholes: dict[str, dict[str, Any]] = {}
+    for record in (record for content in contents for record in content.records if record.get("method") == "whole"):
+        wholes.setdefault(name_protocol(str(record.get("network")), record.get("protocol")), dict(record))
+    if len(wholes) == 1:
+        return list(wholes.values())
+    return [{**record, "label": f"{record['label']}, {name}"} for name, record in wholes.items()]
 
 
 def _add_name(record: Mapping[str, Any], name: str) -> dict[str, Any]:

@@ -11,10 +11,10 @@ from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import Splits
 from condenset.data.transform import to_unit_range
 from condenset.engine.device import ComputeDevice
-from condenset.errors import UserError, is_int, is_number
+from condenset.errors import UserError, is_int, is_number, option_name
 from condenset.io.directories import lock_directory, wrap_os_errors
 from condenset.io.files import write_file
-from condenset.io.metadata import read_json
+from condenset.io.metadata import check_run_exists, read_json
 from condenset.io.progress import NullProgress
 from condenset.pipeline.config import read_plan
 from condenset.pipeline.plan import Plan
@@ -27,21 +27,33 @@ from condenset.training.scoring import score_set
 SCORES = f"{SNAPSHOTS}/scores.json"
 
 
-def score_snapshots(directory: Path, splits: Splits, num_networks: int, progress: NullProgress) -> None:
+def read_snapshot_plan(directory: Path) -> Plan:
+    """Return the plan of a run whose snapshots can be scored.
+
+    Raises:
+        UserError: The directory is not that of a run, or the run has no snapshots or does not score its sets.
+    """
+    check_run_exists(directory)
+    if not any((directory / SNAPSHOTS).glob("*/*.safetensors")):
+        condition = "a run that learns images, with --snapshots 1 or more"
+        raise UserError(f"{directory} has no snapshots: {option_name('num_networks')} needs {condition}")
+    plan = read_plan(directory / "recipe.toml")
+    if plan.protocol is None:
+        raise UserError(f"{directory} does not score its sets, so that its snapshots have no protocol")
+    return plan
+
+
+def score_snapshots(directory: Path, plan: Plan, splits: Splits, num_networks: int, progress: NullProgress) -> None:
     """Train networks on the images of every snapshot that has no score yet, and store the accuracies.
 
     Args:
         directory: The directory of the run.
+        plan: Its plan, from `read_snapshot_plan`.
         splits: The images of the run.
         num_networks: Networks to train on each snapshot.
         progress: The progress display.
-
-    Raises:
-        UserError: The run has no snapshots, or its sets are not scored.
     """
-    plan = read_plan(directory / "recipe.toml")
-    if plan.protocol is None:
-        raise UserError(f"{directory} does not score its sets, so that its snapshots have no protocol")
+    assert plan.protocol is not None, "read_snapshot_plan checks it"
     compute = ComputeDevice.select(plan.device, plan.precision)
     run = RunContext(seed=plan.seed, compute=compute, progress=progress)
     protocol = dataclasses.replace(plan.protocol, num_networks=num_networks)

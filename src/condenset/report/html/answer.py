@@ -53,8 +53,8 @@ def _size(record: Record) -> int:
 
 def write_answer(content: ReportContent, record: Record) -> str:
     """Return the answer about a record, such as "500 synthetic images replace 50,000: 63.3% test accuracy, …"."""
-    whole, random = _find_whole(content), _find_random(content, record)
-    num_train = whole["images"] if whole else len(content.train) if content.train else None
+    whole, random = _find_whole(content, record), _find_random(content, record)
+    num_train = _count_train_images(content)
     images = _describe_images(content, record)
     time = _describe_time(record)
     if "accuracy_mean" not in record:
@@ -95,19 +95,32 @@ def _describe_time(record: Record) -> str:
     return text + (f", after {format_seconds(pool)} to train networks." if pool else ".")
 
 
-def _find_whole(content: ReportContent) -> Record | None:
-    return next((record for record in content.scored if record.get("method") == "whole"), None)
+def _count_train_images(content: ReportContent) -> int | None:
+    whole = next((record for record in content.scored if record.get("method") == "whole"), None)
+    return whole["images"] if whole else len(content.train) if content.train else None
+
+
+def _find_whole(content: ReportContent, headline: Record) -> Record | None:
+    candidates = [record for record in content.scored if record.get("method") == "whole"]
+    return next((item for item in candidates if _is_comparable(item, headline)), None)
 
 
 def _find_random(content: ReportContent, headline: Record) -> Record | None:
     """Return the record of random images of the same number."""
-    candidates = [record for record in content.scored if record.get("method") == "random"]
-    return next((item for item in candidates if item is not headline and item["ipc"] == headline["ipc"]), None)
+    candidates = [record for record in content.scored if record.get("method") == "random" and record is not headline]
+    candidates = [record for record in candidates if _is_comparable(record, headline)]
+    return next((item for item in candidates if item["ipc"] == headline["ipc"]), None)
+
+
+def _is_comparable(record: Record, headline: Record) -> bool:
+    """Return whether two records differ in their images only: same network and protocol, and no other run."""
+    is_same_training = all(record.get(name) == headline.get(name) for name in ("network", "protocol"))
+    return is_same_training and record.get("run") in (None, headline.get("run"))
 
 
 def _make_bars(content: ReportContent, headline: Record) -> list[dict[str, Any]]:
     """Return the accuracies of random images, the set and the whole dataset, for bars."""
-    records = [_find_random(content, headline), headline, _find_whole(content)]
+    records = [_find_random(content, headline), headline, _find_whole(content, headline)]
     return [
         {
             "label": _name_bar(content, record),

@@ -61,9 +61,10 @@ def _make_row(record: Record) -> dict[str, Cell]:
     networks = f"{len(record['accuracies'])} × {network}" if is_scored else network
     balanced, storage = record.get("balanced_accuracy"), record.get("storage_bytes") or 0
     seconds = total_seconds(record) if record.get("condense_seconds") is not None else 0.0
-    name = record["label"].removesuffix(f", {format_ipc(ipc)} per class")
+    run = f" ({record['run']})" if record.get("run") else ""
+    name = record["label"].removesuffix(run).removesuffix(f", {format_ipc(ipc)} per class")
     return {
-        "method": Cell(f"{name} ({record['run']})" if record.get("run") else name, name),
+        "method": Cell(name + run, name),
         "images per class": Cell(format_ipc(ipc) if ipc else "all", size),
         "images": Cell(f"{record.get('images') or 0:,}", record.get("images") or 0),
         "accuracy, %": Cell(format_accuracy(record), record["accuracy_mean"]) if is_scored else Cell("–", -1.0),
@@ -139,11 +140,11 @@ def _make_spec(points: list[Record], content: ReportContent) -> dict[str, Any]:
 
 
 def _make_whole_layers(content: ReportContent) -> list[dict[str, Any]]:
-    """Return a dashed line at the accuracy of the whole dataset, with a label."""
-    whole = next((record for record in content.scored if record.get("method") == "whole"), None)
-    if whole is None:
+    """Return a dashed line at each accuracy of the whole dataset, with a label."""
+    wholes = [record for record in content.scored if record.get("method") == "whole"]
+    if not wholes:
         return []
-    data = {"values": [{"accuracy": round(100 * whole["accuracy_mean"], 2), "label": "whole dataset"}]}
+    data = {"values": [{"accuracy": round(100 * item["accuracy_mean"], 2), "label": item["label"]} for item in wholes]}
     text = {"type": "text", "align": "center", "x": {"expr": "width / 2"}, "dy": -7}
     style = {"color": "var-quiet", "tooltip": None}
     return [

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import base64
-import functools
 import hashlib
-from importlib import resources
-
-import jinja2
 
 from condenset import __version__
+from condenset.report.assets import get_environment, read_asset
 from condenset.report.html.answer import build_answer
 from condenset.report.html.classes import build_classes
 from condenset.report.html.content import ReportContent, Section, Update, ignore_update
@@ -45,10 +42,10 @@ def render_report(content: ReportContent, update: Update = ignore_update) -> str
     }
     for section in sections:
         data |= section.data
-    scripts = [*map(_read_vendor_script, VENDOR_SCRIPTS), _read_asset("report.js")] if data["charts"] else []
-    scripts = scripts or [_read_asset("report.js")]
+    scripts = [*map(_read_vendor_script, VENDOR_SCRIPTS), read_asset("report.js")] if data["charts"] else []
+    scripts = scripts or [read_asset("report.js")]
     return (
-        _environment()
+        get_environment()
         .get_template("report.html")
         .render(
             title=content.title,
@@ -56,7 +53,7 @@ def render_report(content: ReportContent, update: Update = ignore_update) -> str
             sections=[section for section in sections if not section.omitted],
             omitted=[section for section in sections if section.omitted],
             data=data,
-            style=_read_asset("report.css"),
+            style=read_asset("report.css"),
             scripts=scripts,
             policy=_make_policy(scripts),
             version=__version__,
@@ -79,19 +76,5 @@ def _make_policy(scripts: list[str]) -> str:
 
 def _read_vendor_script(name: str) -> str:
     """Return a bundled script without the comment that names its source map, which a browser would load."""
-    lines = _read_asset(f"vendor/{name}").splitlines()
+    lines = read_asset(f"vendor/{name}").splitlines()
     return "\n".join(line for line in lines if not line.startswith("//# sourceMappingURL"))
-
-
-@functools.cache
-def _read_asset(name: str) -> str:
-    return resources.files("condenset.report.html").joinpath("assets", *name.split("/")).read_text(encoding="utf-8")
-
-
-@functools.cache
-def _environment() -> jinja2.Environment:
-    """Return the environment of the templates. User strings are untrusted, so that everything is escaped."""
-    loader = jinja2.FunctionLoader(lambda name: _read_asset(f"templates/{name}"))
-    return jinja2.Environment(
-        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
