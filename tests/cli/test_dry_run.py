@@ -79,9 +79,27 @@ def test_experiments_print_their_plan(condenset: CommandRunner, experiment: str,
     plan = json.loads(condenset("paper", experiment, "--scale", "tiny", "--dry-run", "--json").out)
     assert plan["experiment"].startswith(EXPERIMENTS[experiment].title)
     assert [key for key in plan if key.startswith("dm, ")]
-    assert ("scoring" in plan) == EXPERIMENTS[experiment].scores_sets
+    assert any(key.startswith("scoring") for key in plan) == EXPERIMENTS[experiment].scores_sets
     assert plan["directory"] == f"runs/{experiment}-digits"
     assert list_files(tmp_path) == []
+
+
+def test_an_experiment_prints_the_networks_that_it_trains(condenset: CommandRunner) -> None:
+    def preview(experiment: str, *options: object) -> dict[str, str]:
+        plan: dict[str, str] = json.loads(condenset("paper", experiment, *options, "--dry-run", "--json").out)
+        return plan
+
+    search = preview("nas", "--scale", "tiny")
+    assert search["scoring, 6 networks such as"].startswith("1 × convnet(width=4, depth=1, norm='none'), paper")
+    assert "3 epochs" in search["whole dataset, the best such as"]
+    search = preview("nas", "--scale", "paper", "--dataset", "digits")
+    (proxy,) = (text for label, text in search.items() if label.startswith("scoring"))
+    assert proxy.startswith("5 × convnet(") and "200 epochs" in proxy
+    norms = preview("batchnorm", "--scale", "tiny")
+    assert all("norm='batch'" in norms[label] for label in ("dm, batch norm, 2 per class", "scoring, batch norm"))
+    architectures = preview("architectures", "--scale", "tiny")
+    assert "network=mlp(width=32)" in architectures["dm, MLP, 1 per class"]
+    assert architectures["scoring, MLP"].startswith("2 × mlp(width=32)")
 
 
 def test_large_images_get_advice(condenset: CommandRunner, tmp_path: Path) -> None:

@@ -36,6 +36,12 @@ def test_a_pool_that_cannot_be_used_is_refused(condenset: CommandRunner, toy: Pa
         assert "pool must be a directory that can be written to" in error_line and "toy.npz" in error_line
     error_line = condenset(*condense, "--method", "dmplus", "--pool", "/proc/pool").error_line  # also for root
     assert "pool must be a directory that can be written to" in error_line
+    assert condenset("condense", toy, "--ipc", 1, "--method", "random", "--out", "b").code == 0
+    error_line = condenset("condense", "--config", "b/recipe.toml", "--pool", "other", "--dry-run").error_line
+    assert (
+        "--pool must come with a method that matches with trained networks, such as dmplus, but got random"
+        in error_line
+    )
     group = ("--set", "dsdm.group=60-70")
     error_line = condenset(*condense, "--method", "dsdm", "--pool", "other", *group).error_line
     assert "group must come with a pool that is trained already" in error_line

@@ -26,9 +26,7 @@ pytestmark = pytest.mark.usefixtures("fast_tiny")
 
 def make_context(splits: Splits, run: RunContext, scale: str = "tiny") -> ExperimentContext:
     assert run.directory
-    return ExperimentContext(
-        dataset="tiny", scale=scale, request=RunRequest(), splits=splits, run=run, directory=run.directory
-    )
+    return ExperimentContext(scale=scale, request=RunRequest(), splits=splits, run=run, directory=run.directory)
 
 
 def test_interrupted_experiment_resumes_to_the_same_result(splits: Splits, tmp_path: Path) -> None:
@@ -173,7 +171,6 @@ def test_part_with_another_protocol_is_scored_again(splits: Splits, tmp_path: Pa
     [
         ({"experiment": "networks", "methods": ("random",)}, "a method of this experiment must be one of dm, but"),
         ({"experiment": "cost", "methods": ("dm", "random")}, "must be one of mmd, dc, dsa, dm, .*, but got 'random'"),
-        ({"experiment": "distribution", "methods": ("ld",)}, "must be one of random, .* but got 'ld'"),
         ({"methods": ("dsa", "none")}, "a method of this experiment must be one of random"),
         ({"settings": ("dd.steps=3",)}, "the method of a setting must be one of"),
         ({"settings": ("steps=3",)}, "an option of"),

@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import Splits
 from condenset.experiments import ExperimentResult, scales
 from condenset.experiments.feature_map import _draw, compare_distributions, sample_real_images, tsne
 from condenset.experiments.network_groups import _title
 from condenset.experiments.training_time import log_spaced
+from condenset.io.files import read_tensors
 from condenset.runs.loop import Interrupted
 from helpers.experiment_runs import make_run, run_tiny
 from helpers.interruption import StopAtLoop
@@ -74,6 +76,18 @@ def test_legend_has_an_entry_for_synthetic_images() -> None:
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == ["cat", "dog", "synthetic"]
     assert "t-SNE" in figure.get_supxlabel()
+
+
+@pytest.mark.usefixtures("fast_tiny")
+@pytest.mark.parametrize(("method", "settings"), [("ld", ()), ("kip", ("learn_labels=true",))])
+def test_an_image_with_soft_labels_has_its_most_likely_class(
+    method: str, settings: tuple[str, ...], splits: Splits, tmp_path: Path
+) -> None:
+    run_tiny("distribution", splits, tmp_path, methods=(method,), settings=settings)
+    condensed = CondensedSet.load(tmp_path / "parts" / f"{method}-2" / "condensed.safetensors")
+    assert condensed.labels.ndim == 2
+    tensors = read_tensors(tmp_path / "parts/map/coordinates.safetensors")[0]
+    assert tensors[f"{method}.labels"].equal(condensed.labels.argmax(1))  # all images: there are three classes
 
 
 @pytest.mark.usefixtures("fast_tiny")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -55,3 +56,15 @@ def test_figure_has_a_row_per_method_and_an_image_per_class(channels: int, tmp_p
         torch.testing.assert_close(pixels[17 * row : 17 * row + 16, 17 * 3 : 17 * 3 + 16], expected)
     assert [label.get_text() for label in axes.get_yticklabels()] == ["first", "second"]
     assert len(axes.get_xticklabels()) == 10
+
+
+@pytest.mark.charts
+def test_a_class_without_an_image_is_white(tmp_path: Path) -> None:
+    condensed = METHODS["random"].condense(tiny_data([3] * 3, size=8), RandomRecipe(ipc=1), make_run(tmp_path))
+    soft_labels = torch.tensor([[0.6, 0.4, 0.0], [0.5, 0.3, 0.2], [0.0, 0.1, 0.9]])  # class 1 is never the largest
+    (axes,) = draw_rows({"ld": dataclasses.replace(condensed, labels=soft_labels)}).axes
+    pixels = torch.as_tensor(axes.images[0].get_array())
+    assert (pixels[:, 9:17] == 1).all()
+    for label in (0, 2):
+        expected = condensed.images[label].clamp(0, 1).expand(3, -1, -1).permute(1, 2, 0)
+        torch.testing.assert_close(pixels[:, 9 * label : 9 * label + 8], expected)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from condenset.data.image_data import ImageData
-from condenset.experiments import EXPERIMENTS, ExperimentResult, feature_map
+from condenset.experiments import EXPERIMENTS, ExperimentContext, ExperimentResult, feature_map
 from condenset.methods import DMRecipe
 from helpers.experiment_recorder import PoolCall, RankCall, Recorder, make_context, run_in
 from helpers.reference_dm import tiny_data
@@ -42,11 +42,16 @@ EXPECTED = {
 }
 
 
-def run_recorded(name: str, directory: Path, scale: str, **request_fields: Any) -> ExperimentResult:
-    """Run an experiment on enough images for its scale."""
+def make_recorded_context(name: str, directory: Path, scale: str, **request_fields: Any) -> ExperimentContext:
+    """Return the context of an experiment on enough images for its scale."""
     size = 32 if name in ("architectures", "nas") else 8
     counts = {"sizes": [1250] * 2, "continual": [20] * 10}.get(name, [60] * 3)
-    return run_in(make_context(name, directory, scale, size=size, counts=counts, num_sets=0, **request_fields), name)
+    return make_context(name, directory, scale, size=size, counts=counts, num_sets=0, **request_fields)
+
+
+def run_recorded(name: str, directory: Path, scale: str, **request_fields: Any) -> ExperimentResult:
+    """Run an experiment on enough images for its scale."""
+    return run_in(make_recorded_context(name, directory, scale, **request_fields), name)
 
 
 @pytest.fixture
@@ -82,6 +87,28 @@ def test_sets_and_protocols_of_a_scale(name: str, scale: str, recorder: Recorder
     assert protocols.get(False) == expected.protocol
     whole = expected.protocol and expected.whole_epochs and (expected.protocol[0], expected.whole_epochs)
     assert protocols.get(True) == whole
+
+
+@pytest.mark.usefixtures("pool_calls", "map_sizes")
+@pytest.mark.parametrize("scale", ("tiny", *SCALES))
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_an_experiment_states_its_recipes_and_protocols(
+    name: str, scale: str, recorder: Recorder, rank_calls: dict[str, RankCall], tmp_path: Path
+) -> None:
+    context = make_recorded_context(name, tmp_path, scale)
+    recipes, protocols = (
+        get(context).values() for get in (EXPERIMENTS[name].recipes_for, EXPERIMENTS[name].protocols_for)
+    )
+    run_in(context, name)
+    if name not in ("continual", "networks"):  # their recipes depend on the step and on the pool
+        assert {call.recipe for call in recorder.condensed.values()} == set(recipes)
+    used = {call.protocol for call in recorder.scored.values()}
+    used |= {
+        dataclasses.replace(call.protocol, network=call.space[0])
+        for description, call in rank_calls.items()
+        if not description.startswith("early")  # its steps depend on the images of the first set
+    }
+    assert used == set(protocols)
 
 
 @pytest.mark.parametrize(("scale", "num_points"), [("small", 6), ("paper", 10)])

@@ -64,7 +64,6 @@ def make_context(
     train, test = (tiny_data(list(counts), size=size, seed=seed) for seed in (0, 1))
     return registry.make_context(
         get_experiment(name),
-        dataset="tiny",
         scale=scale,
         request=make_request(get_experiment(name), **request_fields),
         splits=Splits(train=train, test=test),

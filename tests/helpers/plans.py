@@ -43,8 +43,9 @@ def make_tiny_plan(**fields: Any) -> Plan:
     return make_plan(SPLITS.train, RunRequest(**{**defaults, **fields}), dataset="tiny")
 
 
-def execute_in(directory: Path | None, plan: Plan, **fields: Any) -> list[Record]:
+def execute_in(directory: Path, plan: Plan, **fields: Any) -> list[Record]:
     """Execute a plan in a directory; `fields` are those of the `RunContext`."""
+    directory.mkdir(exist_ok=True)
     return execute_plan(plan, SPLITS, RunContext(compute=CPU, directory=directory, **fields))
 
 

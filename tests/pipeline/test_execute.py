@@ -29,12 +29,6 @@ def interrupt(*arguments: object, **keywords: object) -> NoReturn:
     raise KeyboardInterrupt
 
 
-def test_a_directory_does_not_change_the_scores(tmp_path: Path) -> None:
-    plan = make_tiny_plan()
-    in_directory, in_memory = (execute_in(directory, plan) for directory in (tmp_path, None))
-    assert [record["accuracies"] for record in in_directory] == [record["accuracies"] for record in in_memory]
-
-
 def test_a_set_is_not_saved_in_the_directory_of_another_run(tmp_path: Path) -> None:
     class ReplaceIdentity(NullProgress):
         """Replace the identity of the directory when the first loop has ended."""
@@ -60,11 +54,10 @@ def test_finished_jobs_are_not_repeated(tmp_path: Path, monkeypatch: pytest.Monk
 def test_sizes_are_learned_at_once_and_a_stop_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = make_tiny_plan(methods=("dm",), ipcs=(1, 2))
     undisturbed, stopped = tmp_path / "undisturbed", tmp_path / "stopped"
-    undisturbed.mkdir()
-    stopped.mkdir()
     records = execute_in(undisturbed, plan)
     assert [record["together"] for record in records] == [[1, 2], [1, 2]]
-    single_records = [execute_in(None, make_tiny_plan(methods=("dm",), ipcs=(ipc,)))[0] for ipc in (1, 2)]
+    single_plans = {ipc: make_tiny_plan(methods=("dm",), ipcs=(ipc,)) for ipc in (1, 2)}
+    single_records = [execute_in(tmp_path / str(ipc), single_plan)[0] for ipc, single_plan in single_plans.items()]
     assert [record["accuracies"] for record in records] == [record["accuracies"] for record in single_records]
     assert all("together" not in record for record in single_records)
 
@@ -91,10 +84,10 @@ def test_sizes_learned_at_once_can_differ_by_class(tmp_path: Path) -> None:
     recipes = [job.recipe for job in plan.jobs if job.recipe]
     recipes[1] = dataclasses.replace(recipes[1], ipc=(2, 3))
     plan = dataclasses.replace(plan, jobs=tuple(Job(method="dm", recipe=recipe) for recipe in recipes))
-    records = execute_in(tmp_path, plan)
+    records = execute_in(tmp_path / "together", plan)
     assert [record["ipc"] for record in records] == [1, [2, 3]]
     assert [record["together"] for record in records] == [[1, [2, 3]]] * 2
-    single_records = [execute_in(None, dataclasses.replace(plan, jobs=(job,)))[0] for job in plan.jobs]
+    single_records = [execute_in(tmp_path / job.name, dataclasses.replace(plan, jobs=(job,)))[0] for job in plan.jobs]
     assert [record["accuracies"] for record in records] == [record["accuracies"] for record in single_records]
 
 

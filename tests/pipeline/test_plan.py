@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,23 @@ import numpy as np
 import pytest
 
 from condenset import UserError, networks
+from condenset.data.image_data import ImageData
 from condenset.methods import make_recipe
-from condenset.pipeline.plan import Plan, make_plan
+from condenset.pipeline import plan as planning
+from condenset.pipeline.config import _parse_plan, plan_to_toml
+from condenset.pipeline.plan import Plan
 from condenset.pipeline.request import RunRequest
 from condenset.training.protocol import Protocol
 from helpers.reference_dm import tiny_data
 
 DATA = tiny_data([6, 6])
 RANDOM_AND_DM = RunRequest(methods=("random", "dm"), ipcs=(1, 2, 1))
+
+
+def make_plan(data: ImageData, request: RunRequest, base: Plan | None = None, **settings: Any) -> Plan:
+    """Make a plan. The base is written as a config file and read again."""
+    config = _parse_plan(tomllib.loads(plan_to_toml(base))) if base else None
+    return planning.make_plan(data, request, config, **settings)
 
 
 def plan_for(request: RunRequest, base: Plan | None = None, **settings: Any) -> Plan:
@@ -197,6 +207,8 @@ def test_fields_override_those_of_the_config() -> None:
     assert [(recipe.batch_size, recipe.outer_steps) for recipe in recipes] == [(5, 7), (5, 1)]
     with pytest.raises(UserError, match="the method of a setting must be one of dc, dsa, but got 'dm'"):
         plan_for(RunRequest(method_fields={"dm": {"lr": 1.0}}), base)
+    with pytest.raises(UserError, match=r"--pool must come with a method .* but got dc, dsa: for dm, use"):
+        plan_for(RunRequest(pool="nets"), base)
     with pytest.raises(UserError, match=r"an option of dc, dsa must be one of .* but got 'kernel'"):
         plan_for(RunRequest(recipe_fields={"kernel": "rbf"}), base)
 

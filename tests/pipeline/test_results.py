@@ -22,9 +22,9 @@ def test_records_have_the_fields_of_the_results_file(tmp_path: Path) -> None:
     assert dm["peak_memory_bytes"] > 0
 
 
-def test_a_record_has_the_learning_rate_of_the_images() -> None:
+def test_a_record_has_the_learning_rate_of_the_images(tmp_path: Path) -> None:
     fields = {"iterations": 1, "outer_steps": 1, "inner_epochs": 0, "network": NETWORK, "lr": 0.3}
-    records = execute_in(None, make_tiny_plan(methods=("random", "dc"), recipe_fields=fields))
+    records = execute_in(tmp_path, make_tiny_plan(methods=("random", "dc"), recipe_fields=fields))
     assert [record["condense_lr"] for record in records] == [None, 0.3]
 
 

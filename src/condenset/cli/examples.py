@@ -14,7 +14,7 @@ EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("condenset run photos/ --size 32 --method dmplus --protocol modern", "Your own images with the best method"),
     ),
     "condenset compare": (
-        ("condenset compare digits --ipc 10 --nets 3", "All methods of the paper"),
+        ("condenset compare digits --ipc 10 --nets 3", "All methods but variants of dm"),
         ("condenset compare digits --method random,dm,dmplus --ipc 1,10", "Some methods at two sizes"),
     ),
     "condenset condense": (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -45,32 +46,35 @@ def status_command(
 
 def _watch(directory: Path) -> None:
     """Show the status until the run ends: on a terminal in place, else a line whenever it changes."""
-    from condenset.runs.status_report import read_status
-
     if not sys.stdout.isatty():
         last = ""
-        while True:
-            report = read_status(directory)
+        for report in _iter_reports(directory):
             line = _summarize(report)
             if line != last:
                 print_line(line)
                 sys.stdout.flush()
-            if report.state != "running":
-                return
             last = line
-            time.sleep(WATCH_SECONDS)
+        return
     from rich.live import Live
     from rich.text import Text
 
     with Live(auto_refresh=False) as live:
-        while True:
-            report = read_status(directory)
+        for report in _iter_reports(directory):
             rows = describe_status(report)
             text = "\n".join(f"{label:12}{escape_controls(value)}" for label, value in rows.items())
             live.update(Text(text), refresh=True)
-            if report.state != "running":
-                return
-            time.sleep(WATCH_SECONDS)
+
+
+def _iter_reports(directory: Path) -> Iterator[StatusReport]:
+    """Yield the status every two seconds. The last one is that of a run that has ended."""
+    from condenset.runs.status_report import read_status
+
+    while True:
+        report = read_status(directory)
+        yield report
+        if report.state != "running":
+            return
+        time.sleep(WATCH_SECONDS)
 
 
 def describe_status(report: StatusReport) -> dict[str, str]:

@@ -42,7 +42,6 @@ class ExperimentContext:
     "3/21".
 
     Attributes:
-        dataset: Name or path of the dataset.
         scale: One of `SCALES`.
         request: The methods to compare, and the options that override those of the scale.
         splits: Training and test images.
@@ -53,7 +52,6 @@ class ExperimentContext:
         num_parts: Number of parts. 0: not known yet.
     """
 
-    dataset: str
     scale: str
     request: RunRequest
     splits: Splits

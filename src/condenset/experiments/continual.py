@@ -64,7 +64,7 @@ def run_continual(context: ExperimentContext) -> ExperimentResult:
 
 def _run_stream(context: ExperimentContext, stream: Stream) -> list[Record]:
     """Feed one memory with the classes of one order, and return a record per step."""
-    memory, protocol, records = stream.make_memory(context), _protocol(context), []
+    memory, protocol, records = stream.make_memory(context), memory_protocol(context), []
     for number, images in enumerate(stream.iter_steps(context), start=1):
         condensed = stream.add_step(context, memory, number, images)
         with context.with_seed(memory.seed):
@@ -84,7 +84,7 @@ def _run_at_once(context: ExperimentContext, streams: Sequence[Stream]) -> None:
     ]
     condense_missing(set_requests, context.run)
     test_sets: dict[tuple[str, ...], ImageData] = {}  # by classes so far, the same for all methods
-    protocol, requests = _protocol(context), []
+    protocol, requests = memory_protocol(context), []
     for stream in streams:
         memory = stream.make_memory(context)
         for number, step_images in enumerate(images[stream.steps], start=1):
@@ -97,7 +97,8 @@ def _run_at_once(context: ExperimentContext, streams: Sequence[Stream]) -> None:
     score_together(requests, context.run)
 
 
-def _protocol(context: ExperimentContext) -> Protocol:
+def memory_protocol(context: ExperimentContext) -> Protocol:
+    """Return how a memory is scored."""
     return context.protocol(num_networks=context.for_scale(tiny=2, small=3, paper=3))  # per order
 
 

@@ -9,15 +9,13 @@ from condenset.experiments.sets import score_repeatedly
 from condenset.experiments.types import ExperimentResult, Table
 from condenset.pipeline.results import Record, condense_cost
 from condenset.report.charts import draw_bars
-from condenset.training.protocol import PROTOCOLS
+from condenset.training.protocol import PROTOCOLS, Protocol
 from condenset.training.scores import format_accuracy
 
 
 def run_family(context: ExperimentContext) -> ExperimentResult:
     """Score the sets of all methods by every protocol, or by the one that the user names."""
-    ipcs = context.ipcs
-    requested = context.request.protocol_fields.get("protocol")
-    protocols = (requested,) if requested else tuple(PROTOCOLS)
+    ipcs, protocols = context.ipcs, _protocol_names(context)
     pairs = [(method, ipc) for ipc in ipcs for method in context.methods]
     context.num_parts = len(pairs) * (1 + len(protocols)) * context.num_sets
     context.condense_all({f"{method}-{ipc}": context.recipe(method, ipc) for method, ipc in pairs})
@@ -41,6 +39,16 @@ def run_family(context: ExperimentContext) -> ExperimentResult:
         draw=lambda: draw_bars(bars),
         ipcs=ipcs,
     )
+
+
+def _protocol_names(context: ExperimentContext) -> tuple[str, ...]:
+    requested = context.request.protocol_fields.get("protocol")
+    return (requested,) if requested else tuple(PROTOCOLS)
+
+
+def family_protocols(context: ExperimentContext) -> dict[str, Protocol]:
+    """Return how the sets are scored, by label."""
+    return {f"scoring, {name}": context.protocol(protocol=name) for name in _protocol_names(context)}
 
 
 def _measure(context: ExperimentContext, method: str, ipc: int, protocol: str, suffix: str) -> Record:

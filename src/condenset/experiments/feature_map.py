@@ -27,6 +27,7 @@ from condenset.report.fonts import displayable_names
 from condenset.report.grid import shorten_name
 from condenset.report.tsne import tsne
 from condenset.runs.context import RunContext
+from condenset.runs.snapshots import hard_labels
 from condenset.training.dataset import DeviceDataset
 
 if TYPE_CHECKING:
@@ -76,9 +77,10 @@ def _make_map(context: ExperimentContext, sets: Mapping[str, CondensedSet], path
     features = {"real": network.features(DeviceDataset.from_data(data, device), indices.to(device)).cpu()}
     labels = {"real": data.labels[indices]}
     for method, condensed in sets.items():
-        indices = (condensed.labels < NUM_CLASSES).nonzero()[:, 0]
+        set_labels = hard_labels(condensed.labels)
+        indices = (set_labels < NUM_CLASSES).nonzero()[:, 0]
         features[method] = network.features(DeviceDataset.from_data(condensed, device), indices.to(device)).cpu()
-        labels[method] = condensed.labels[indices]
+        labels[method] = set_labels[indices]
     sizes = [len(part) for part in features.values()]
     # t-SNE reports no progress. It is short enough to repeat after a stop.
     run.progress.start(f"t-SNE of {sum(sizes):,} images", 1)

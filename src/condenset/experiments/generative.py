@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from condenset.data.condensed_set import CondensedSet
@@ -62,10 +63,11 @@ def draw_rows(sets: Mapping[str, CondensedSet]) -> Figure:
 
 
 def _select_images(condensed: CondensedSet, num_classes: int) -> NDArray[np.float32]:
-    """Return (K, H, W, 3) pixels of the first image of each of the first classes."""
+    """Return (K, H, W, 3) pixels of the first image of each of the first classes; white if a class has none."""
     labels = hard_labels(condensed.labels)
-    positions = [int((labels == label).nonzero()[0, 0]) for label in range(num_classes)]
-    images = condensed.images[positions].clamp(0, 1)
+    images = torch.ones(num_classes, *condensed.images.shape[1:])
+    for label in labels[labels < num_classes].unique().tolist():
+        images[label] = condensed.images[(labels == label).nonzero()[0, 0]].clamp(0, 1)
     pixels: NDArray[np.float32] = images.expand(-1, 3, -1, -1).permute(0, 2, 3, 1).numpy()
     return pixels
 

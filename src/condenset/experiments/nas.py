@@ -105,6 +105,16 @@ def _whole_protocol(context: ExperimentContext, proxy_protocol: Protocol) -> Pro
     return context.protocol(whole=True, batch_size=BATCH_SIZE, num_networks=num_networks, **fields)
 
 
+def search_protocols(context: ExperimentContext) -> dict[str, Protocol]:
+    """Return how the architectures are trained, by label. The network of a protocol is the first architecture."""
+    space, proxy_protocol = _space(context), _proxy_protocol(context)
+    protocols = {
+        f"scoring, {len(space)} networks such as": proxy_protocol,
+        "whole dataset, the best such as": _whole_protocol(context, proxy_protocol),
+    }
+    return {label: dataclasses.replace(protocol, network=space[0]) for label, protocol in protocols.items()}
+
+
 def _rank(
     context: ExperimentContext,
     name: str,

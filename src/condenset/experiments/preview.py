@@ -25,7 +25,6 @@ def preview_experiment(name: str, *, out: Path | None = None, **arguments: Any) 
     directory = out or find_unique_directory(default_directory(config, splits))
     context = make_context(
         experiment,
-        dataset=config.dataset,
         scale=config.scale,
         request=config.request,
         splits=splits,
@@ -40,16 +39,9 @@ def preview_experiment(name: str, *, out: Path | None = None, **arguments: Any) 
         **describe_compute(compute, config.memory_limit),
     }
     context.check_class_sizes(splits.train)
-    for ipc in context.ipcs:
-        for method in context.methods:
-            recipe = context.recipe(method, ipc)
-            rows[f"{method}, {ipc} per class"] = describe_recipe(recipe, splits.train, compute, config.memory_limit)
+    for label, recipe in experiment.recipes_for(context).items():
+        rows[label] = describe_recipe(recipe, splits.train, compute, config.memory_limit)
     if experiment.repeats_sets:
         rows["sets per accuracy"] = str(context.num_sets)
-    if experiment.scores_sets:
-        names = (config.protocol,) if config.protocol else experiment.protocols
-        protocols = [describe_protocol(context.protocol(protocol=name)) for name in names]
-        rows["scoring"] = "; ".join(protocols)
-    if experiment.scores_whole:
-        rows["whole dataset"] = describe_protocol(context.protocol(whole=True))
+    rows |= {label: describe_protocol(protocol) for label, protocol in experiment.protocols_for(context).items()}
     return {**rows, "directory": str(directory)}

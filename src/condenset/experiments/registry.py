@@ -8,18 +8,41 @@ from typing import Any
 
 from condenset.errors import UserError, check, check_choice
 from condenset.experiments.context import ExperimentContext
-from condenset.experiments.continual import run_continual
-from condenset.experiments.family import run_family
+from condenset.experiments.continual import memory_protocol, run_continual
+from condenset.experiments.family import family_protocols, run_family
 from condenset.experiments.feature_map import run_feature_map
 from condenset.experiments.generative import run_generative
-from condenset.experiments.nas import EARLY_STOPPING, run_nas
+from condenset.experiments.nas import EARLY_STOPPING, run_nas, search_protocols
 from condenset.experiments.network_groups import run_network_groups
-from condenset.experiments.tables import run_architectures, run_batchnorm, run_sizes, run_sota
+from condenset.experiments.tables import (
+    architecture_protocols,
+    architecture_recipes,
+    batchnorm_protocols,
+    batchnorm_recipes,
+    run_architectures,
+    run_batchnorm,
+    run_sizes,
+    run_sota,
+    sota_recipes,
+)
 from condenset.experiments.training_time import run_training_time
 from condenset.experiments.types import ExperimentResult
-from condenset.methods import METHODS, Method
+from condenset.methods import METHODS, Method, Recipe
 from condenset.pipeline.request import RunRequest
-from condenset.training.protocol import PROTOCOLS
+from condenset.training.protocol import Protocol
+
+
+def _default_recipes(context: ExperimentContext) -> dict[str, Recipe]:
+    pairs = [(method, ipc) for ipc in context.ipcs for method in context.methods]
+    return {f"{method}, {ipc} per class": context.recipe(method, ipc) for method, ipc in pairs}
+
+
+def _default_protocols(context: ExperimentContext) -> dict[str, Protocol]:
+    return {"scoring": context.protocol()}
+
+
+def _protocols_with_whole(context: ExperimentContext) -> dict[str, Protocol]:
+    return {"scoring": context.protocol(), "whole dataset": context.protocol(whole=True)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +61,8 @@ class Experiment:
         scores_whole: Whether it trains networks on the whole dataset too.
         repeats_sets: Whether it can make several sets with different seeds.
         several_ipcs: Whether it can compare several numbers of images per class.
-        protocols: The evaluation protocols that it scores sets by, unless the user names one.
+        recipes_for: Return the recipes of its sets, by label.
+        protocols_for: Return how it trains networks on the sets and on the whole dataset, by label.
         dataset: The dataset of the paper.
     """
 
@@ -53,7 +77,8 @@ class Experiment:
     scores_whole: bool = False
     repeats_sets: bool = False
     several_ipcs: bool = False
-    protocols: tuple[str, ...] = ("paper",)
+    recipes_for: Callable[[ExperimentContext], dict[str, Recipe]] = _default_recipes
+    protocols_for: Callable[[ExperimentContext], dict[str, Protocol]] = _default_protocols
     dataset: str = "cifar10"
 
     @property
@@ -71,6 +96,8 @@ EXPERIMENTS: dict[str, Experiment] = {
         scores_whole=True,
         repeats_sets=True,
         several_ipcs=True,
+        recipes_for=sota_recipes,
+        protocols_for=_protocols_with_whole,
     ),
     "batchnorm": Experiment(
         title="Instance norm and batch norm (Table 2)",
@@ -79,6 +106,8 @@ EXPERIMENTS: dict[str, Experiment] = {
         ipcs={"tiny": (2,), "small": (50,), "paper": (50,)},
         fixed_fields=("pool", "group"),  # a pool contains networks with one norm
         repeats_sets=True,
+        recipes_for=batchnorm_recipes,
+        protocols_for=batchnorm_protocols,
     ),
     "architectures": Experiment(
         title="Condensed on one architecture, tested on others (Table 3)",
@@ -87,6 +116,8 @@ EXPERIMENTS: dict[str, Experiment] = {
         ipcs={"tiny": (1,), "small": (50,), "paper": (50,)},
         fixed_fields=("network", "pool", "group"),
         repeats_sets=True,
+        recipes_for=architecture_recipes,
+        protocols_for=architecture_protocols,
     ),
     "networks": Experiment(
         title="Matching with networks trained to some accuracy (Table 4, figure)",
@@ -106,6 +137,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         scores_whole=True,
         repeats_sets=True,
         several_ipcs=True,
+        protocols_for=_protocols_with_whole,
     ),
     "cost": Experiment(
         title="Accuracy by seconds of condensing (figure)",
@@ -119,6 +151,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         run=run_continual,
         methods=("random", "herding", "dsa", "dm"),
         ipcs={"tiny": (2,), "small": (20,), "paper": (20,)},
+        protocols_for=lambda context: {"scoring": memory_protocol(context)},
         dataset="cifar100",
     ),
     "nas": Experiment(
@@ -128,14 +161,15 @@ EXPERIMENTS: dict[str, Experiment] = {
         ipcs={"tiny": (2,), "small": (50,), "paper": (50,)},
         baselines=(EARLY_STOPPING,),
         scores_whole=True,
+        protocols_for=search_protocols,
     ),
     "distribution": Experiment(
         title="Synthetic images among real images in feature space (figure)",
         run=run_feature_map,
         methods=("dc", "dsa", "dm"),
         ipcs={"tiny": (2,), "small": (50,), "paper": (50,)},
-        accepts=lambda method: not method.has_soft_labels,
         scores_sets=False,
+        protocols_for=lambda context: {},
     ),
     "generative": Experiment(
         title="Sets drawn from generative models (appendix, figure)",
@@ -152,7 +186,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         ipcs={"tiny": (1,), "small": (10,), "paper": (1, 10, 50)},
         repeats_sets=True,
         several_ipcs=True,
-        protocols=tuple(PROTOCOLS),
+        protocols_for=family_protocols,
     ),
 }
 

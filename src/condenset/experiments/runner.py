@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from condenset.data.image_data import Splits
-from condenset.experiments.registry import get_experiment, make_context, make_request
+from condenset.experiments.registry import get_experiment, make_context
 from condenset.experiments.types import ExperimentResult
 from condenset.io.directories import wrap_os_errors
 from condenset.io.files import write_file
@@ -26,7 +26,7 @@ def run_experiment(
     *,
     dataset: str,
     scale: str,
-    request: RunRequest | None = None,
+    request: RunRequest,
     num_sets: int | None = None,
 ) -> ExperimentResult:
     """Run the parts of an experiment that are not complete yet, and write results.json, table.md and figure.png.
@@ -38,15 +38,14 @@ def run_experiment(
         directory: Where everything is written.
         dataset: Name or path of the dataset, for the records.
         scale: One of `SCALES`.
-        request: Methods and options, from `make_request`. None: those of the experiment.
+        request: Methods and options, from `make_request`.
         num_sets: Number of sets behind an accuracy. None: that of the scale.
     """
     experiment = get_experiment(name)
     context = make_context(
         experiment,
-        dataset=dataset,
         scale=scale,
-        request=request or make_request(experiment),
+        request=request,
         splits=splits,
         run=run,
         directory=directory,

@@ -15,11 +15,7 @@ from condenset.data.image_data import ImageData
 from condenset.methods import METHODS, Recipe, make_recipe
 from condenset.training.protocol import Protocol, make_protocol
 
-SCALES = {
-    "tiny": "A minute on two CPU cores. Checks that everything runs; the numbers mean nothing.",
-    "small": "Minutes on a GPU.",
-    "paper": "The full protocol of the paper.",
-}
+SCALES = ("tiny", "small", "paper")
 TINY_NETWORK = "convnet(width=16, depth=2)"
 NUM_SETS = {"tiny": 1, "small": 1, "paper": 5}  # sets behind an accuracy, each with its own seed
 PROTOCOL_FIELDS: dict[str, dict[str, Any]] = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,8 +13,10 @@ from condenset.errors import check
 from condenset.experiments.context import ExperimentContext
 from condenset.experiments.sets import score_pairs, score_repeatedly
 from condenset.experiments.types import ExperimentResult, Table
+from condenset.methods import Recipe
 from condenset.pipeline.results import Record, condense_cost
 from condenset.report.charts import draw_bars, draw_curve, new_chart
+from condenset.training.protocol import Protocol
 from condenset.training.scores import format_accuracy
 
 if TYPE_CHECKING:
@@ -26,9 +28,7 @@ MAX_DD_IPC = 49  # the paper has no larger sets of dd, whose unrolled training t
 def run_sota(context: ExperimentContext) -> ExperimentResult:
     """Compare methods by images per class, with the whole dataset as the upper bound (Table 1)."""
     ipcs = context.ipcs
-    pairs = [(method, ipc) for ipc in ipcs for method in context.methods if not (method == "dd" and ipc > MAX_DD_IPC)]
-    check(bool(pairs), f"dd takes at most {MAX_DD_IPC} images per class in this table, as in the paper", ipcs)
-    records, whole = _score_pairs(context, pairs)
+    records, whole = _score_pairs(context, _sota_pairs(context))
     rows = []
     for ipc in ipcs:
         cells = [
@@ -42,6 +42,19 @@ def run_sota(context: ExperimentContext) -> ExperimentResult:
         draw=lambda: draw_bars(bars, bound=whole),
         ipcs=ipcs,
     )
+
+
+def _sota_pairs(context: ExperimentContext) -> list[tuple[str, int]]:
+    """Return (method, images per class) of every set of Table 1."""
+    ipcs = context.ipcs
+    pairs = [(method, ipc) for ipc in ipcs for method in context.methods if not (method == "dd" and ipc > MAX_DD_IPC)]
+    check(bool(pairs), f"dd takes at most {MAX_DD_IPC} images per class in this table, as in the paper", ipcs)
+    return pairs
+
+
+def sota_recipes(context: ExperimentContext) -> dict[str, Recipe]:
+    """Return the recipes of Table 1, by label."""
+    return {f"{method}, {ipc} per class": context.recipe(method, ipc) for method, ipc in _sota_pairs(context)}
 
 
 def _score_pairs(
@@ -81,6 +94,22 @@ def run_batchnorm(context: ExperimentContext) -> ExperimentResult:
     )
 
 
+def batchnorm_recipes(context: ExperimentContext) -> dict[str, Recipe]:
+    """Return the recipes of Table 2, by label."""
+    (ipc,) = context.ipcs
+    return {
+        f"{method}, {norm} norm, {ipc} per class": context.recipe(method, ipc, network=spec)
+        for norm, spec in _specs_by_norm(context, ipc).items()
+        for method in context.methods
+    }
+
+
+def batchnorm_protocols(context: ExperimentContext) -> dict[str, Protocol]:
+    """Return how the sets of Table 2 are scored, by label."""
+    specs = _specs_by_norm(context, *context.ipcs)
+    return {f"scoring, {norm} norm": context.protocol(network=spec) for norm, spec in specs.items()}
+
+
 def _specs_by_norm(context: ExperimentContext, ipc: int) -> dict[str, str]:
     """Return the spec of the network with instance norm and with batch norm."""
     methods = [name for name, fields in context.request.method_fields.items() if name != "dm" and "network" in fields]
@@ -95,9 +124,8 @@ def run_architectures(context: ExperimentContext) -> ExperimentResult:
     """Condense on one architecture and test on others, all with batch norm (Table 3)."""
     (ipc,) = context.ipcs
     train_specs, test_specs = _specs_by_architecture(context)
-    pairs = [(method, "ConvNet") for method in context.methods if method != "dm"]
-    pairs += [("dm", name) for name in train_specs if "dm" in context.methods]
-    recipes = {(method, source): context.recipe(method, ipc, network=train_specs[source]) for method, source in pairs}
+    recipes = _recipes_by_source(context, ipc, train_specs)
+    pairs = list(recipes)
     context.num_parts = len(pairs) * (1 + len(test_specs)) * context.num_sets
     protocols = {target: context.protocol(network=spec) for target, spec in test_specs.items()}
     sets = {f"{method}-{source}": recipe for (method, source), recipe in recipes.items()}
@@ -124,6 +152,26 @@ def run_architectures(context: ExperimentContext) -> ExperimentResult:
         rows.append((method, source_name or "-", *cells))
     table = Table(("method", "condensed on", *test_specs), rows)
     return ExperimentResult(records=records, table=table, draw=lambda: draw_bars(bars, xlabel="tested on"), ipcs=(ipc,))
+
+
+def _recipes_by_source(context: ExperimentContext, ipc: int, specs: Mapping[str, str]) -> dict[tuple[str, str], Recipe]:
+    """Return the recipes by method and architecture: dm learns a set on each architecture, other methods on one."""
+    pairs = [(method, "ConvNet") for method in context.methods if method != "dm"]
+    pairs += [("dm", name) for name in specs if "dm" in context.methods]
+    return {(method, source): context.recipe(method, ipc, network=specs[source]) for method, source in pairs}
+
+
+def architecture_recipes(context: ExperimentContext) -> dict[str, Recipe]:
+    """Return the recipes of Table 3, by label."""
+    (ipc,) = context.ipcs
+    recipes = _recipes_by_source(context, ipc, _specs_by_architecture(context)[0])
+    return {f"{method}, {source}, {ipc} per class": recipe for (method, source), recipe in recipes.items()}
+
+
+def architecture_protocols(context: ExperimentContext) -> dict[str, Protocol]:
+    """Return how the sets of Table 3 are scored, by label."""
+    specs = _specs_by_architecture(context)[1]
+    return {f"scoring, {target}": context.protocol(network=spec) for target, spec in specs.items()}
 
 
 def _specs_by_architecture(context: ExperimentContext) -> tuple[dict[str, str], dict[str, str]]:

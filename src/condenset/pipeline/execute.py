@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from condenset.data.condensed_set import CondensedSet
@@ -26,43 +25,40 @@ WHOLE_NETWORK = "networks/whole.safetensors"  # trained on the whole dataset; th
 def execute_plan(plan: Plan, splits: Splits, run: RunContext) -> list[Record]:
     """Execute the jobs that have no result yet, and return the records of all jobs.
 
-    With a run directory, the records are also written to results.json after every job.
+    The run must have a directory. The records are also written to its results.json after every job.
     """
+    directory = run.directory
+    assert directory is not None
     run.verify_identity()
-    stored = read_results(run.directory, run.settings_hash)
+    stored = read_results(directory, run.settings_hash)
     records = {name_set(record["method"], record["ipc"]): record for record in stored if "accuracy_mean" in record}
     keys = [job.name for job in plan.jobs]
     if run.engine is not None:
-        _condense_on_engine(plan, splits.train, run)
+        _condense_on_engine(plan, splits.train, run, directory)
         if any(key not in records for key in keys):
-            _score_on_engine(plan, splits, run)
-    remaining = _estimate_time(plan, splits.train, run, records)  # not of the engine, which works on all jobs at once
+            _score_on_engine(plan, splits, run, directory)
+    condensed = {job.name for job in plan.condense_jobs if plan.set_path(job, directory).exists()}
+    remaining = RemainingTime(plan, splits.train, records, condensed)
+    run.progress.estimate_run = remaining  # not of the engine, which works on all jobs at once
     for number, (key, job) in enumerate(zip(keys, plan.jobs, strict=True), start=1):
-        if key in records and _has_set(plan, job, splits.train, run):
+        if key in records and _has_set(plan, job, splits.train, run, directory):
             continue
         run.progress.job_label = f"{number}/{len(keys)}" if len(keys) > 1 else ""
-        records[key] = _execute_job(plan, job, splits, run, remaining)
+        records[key] = _execute_job(plan, job, splits, run, directory, remaining)
         finished = [records[key] for key in keys if key in records]
-        if run.directory and finished != stored[: len(finished)]:  # do not drop later records
+        if finished != stored[: len(finished)]:  # do not drop later records
             run.verify_identity()
-            write_results(run.directory / "results.json", finished)
+            write_results(directory / "results.json", finished)
     run.progress.estimate_run = None
-    if run.directory:
-        run.delete_checkpoint()  # a kill may have left it after the last set was saved
-        run.verify_identity()
-        _save_figures(plan, [records[key] for key in keys], splits.train.name, run.directory)
+    run.delete_checkpoint()  # a kill may have left it after the last set was saved
+    run.verify_identity()
+    _save_figures(plan, [records[key] for key in keys], splits.train.name, directory)
     return [records[key] for key in keys]
 
 
-def _estimate_time(plan: Plan, data: ImageData, run: RunContext, records: Mapping[str, Record]) -> RemainingTime:
-    """Return the estimate of the time of all jobs, and use it for the warning about a long run."""
-    directory = run.directory
-    condensed = {job.name for job in plan.condense_jobs if directory and plan.set_path(job, directory).exists()}
-    run.progress.estimate_run = remaining = RemainingTime(plan, data, records, condensed)
-    return remaining
-
-
-def _execute_job(plan: Plan, job: Job, splits: Splits, run: RunContext, remaining: RemainingTime) -> Record:
+def _execute_job(
+    plan: Plan, job: Job, splits: Splits, run: RunContext, directory: Path, remaining: RemainingTime
+) -> Record:
     """Condense and score the set of a job, or score the whole dataset, and return the record."""
     run.job = job.name
     remaining.begin(job.name, CONDENSING)
@@ -71,48 +67,44 @@ def _execute_job(plan: Plan, job: Job, splits: Splits, run: RunContext, remainin
         run.compute.reset_peak_memory()
         train_set, protocol, description = splits.train, plan.whole, "whole dataset"
     else:
-        path, others = _set_paths(plan, job, run.directory)
+        path, others = _set_paths(plan, job, directory)
         train_set = load_or_condense(path, job.method, job.recipe, splits.train, run, others)
         protocol, description = plan.protocol, f"{job.name}: scoring"
     remaining.begin(job.name, SCORING)
-    network_file = run.directory / WHOLE_NETWORK if run.directory and job.recipe is None else None
+    network_file = directory / WHOLE_NETWORK if job.recipe is None else None
     test = splits.require_test() if protocol else None
     scores = score_set(train_set, test, protocol, run, description, network_file) if protocol and test else None
     return make_record(plan.dataset, train_set, scores, run)
 
 
-def _condense_on_engine(plan: Plan, data: ImageData, run: RunContext) -> None:
+def _condense_on_engine(plan: Plan, data: ImageData, run: RunContext, directory: Path) -> None:
     """Condense the sets of all jobs that do not exist yet, as tasks of the engine of the run."""
     requests = []
     for job in plan.condense_jobs:
-        path, others = _set_paths(plan, job, run.directory)
-        if path is not None and job.recipe is not None:
-            requests.append(SetRequest(path, job.recipe, data, run.derive(job=job.name), others))
+        assert job.recipe is not None
+        path, others = _set_paths(plan, job, directory)
+        requests.append(SetRequest(path, job.recipe, data, run.derive(job=job.name), others))
     condense_missing(requests, run)
 
 
-def _score_on_engine(plan: Plan, splits: Splits, run: RunContext) -> None:
+def _score_on_engine(plan: Plan, splits: Splits, run: RunContext, directory: Path) -> None:
     """Score the sets of all jobs as tasks of the engine of the run, at the same time."""
     requests = []
     for job in plan.jobs:
         protocol = plan.protocol if job.recipe else plan.whole
-        if protocol is not None and run.directory is not None:
-            train_set = CondensedSet.load(plan.set_path(job, run.directory)) if job.recipe else splits.train
+        if protocol is not None:
+            train_set = CondensedSet.load(plan.set_path(job, directory)) if job.recipe else splits.train
             requests.append(ScoreRequest(train_set, splits.require_test(), protocol, run.derive(job=job.name)))
     score_together(requests, run)
 
 
-def _has_set(plan: Plan, job: Job, data: ImageData, run: RunContext) -> bool:
+def _has_set(plan: Plan, job: Job, data: ImageData, run: RunContext, directory: Path) -> bool:
     """Return whether the set of a job exists or none is needed; a damaged set is an error, also after the scoring."""
-    if job.recipe is None or run.directory is None:
-        return True
-    return load_stored_set(plan.set_path(job, run.directory), job.recipe, data, run) is not None
+    return job.recipe is None or load_stored_set(plan.set_path(job, directory), job.recipe, data, run) is not None
 
 
-def _set_paths(plan: Plan, job: Job, directory: Path | None) -> tuple[Path | None, dict[Path, Recipe]]:
+def _set_paths(plan: Plan, job: Job, directory: Path) -> tuple[Path, dict[Path, Recipe]]:
     """Return the file of a job's set, and the recipes that can be learned at once with it, by file."""
-    if directory is None:
-        return None, {}
     others = {plan.set_path(other, directory): other.recipe for other in plan.jobs_to_share(job) if other.recipe}
     return plan.set_path(job, directory), others
 

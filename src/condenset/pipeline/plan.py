@@ -99,7 +99,7 @@ def make_plan(data: ImageData, request: RunRequest, base: Plan | None = None, **
     Args:
         data: The training images.
         request: The options that the user gave.
-        base: The plan of a config file.
+        base: The plan of a config file, from `read_plan`.
         settings: Further fields of the plan, such as `dataset`, `seed` and `device`.
 
     Raises:
@@ -186,7 +186,7 @@ def _config_fields(data: ImageData, request: RunRequest, base: Plan | None, meth
     job = next((job for job in jobs if job.ipc == ipc), jobs[0] if jobs else None)
     if job is None or job.recipe is None:
         return {}
-    fields = dict(job.explicit) or dataclasses.asdict(job.recipe)
+    fields = dict(job.explicit)
 
     def defaults(number: Ipc, schedule: str | None) -> dict[str, Any]:
         return dataclasses.asdict(make_recipe(method, name=data.name, size=data.size, ipc=number, schedule=schedule))
@@ -234,7 +234,4 @@ def _common_network(jobs: list[Job]) -> dict[str, Any]:
 
 def _config_protocol(base: Plan | None, table: str) -> Mapping[str, Any]:
     """Return the fields of the table `protocol` or `whole` in the config file."""
-    if base is None:
-        return {}
-    protocol: Protocol | None = getattr(base, table)
-    return base.explicit.get(table, dataclasses.asdict(protocol) if protocol else {})
+    return base.explicit.get(table, {}) if base else {}

@@ -61,7 +61,6 @@ class RunRequest:
             check_ipc_share(self.ipc_share)
         if self.methods:
             self.check_fields(self.methods)
-            self._check_pool()
         for method in self.methods:
             for ipc in self.ipcs or (DEFAULT_IPC,):
                 schedule = self.schedule_for(method)
@@ -89,22 +88,20 @@ class RunRequest:
         schedule = self.schedule or default
         return schedule if schedule in METHODS.lookup(method).schedules else None
 
-    def _check_pool(self) -> None:
-        """Check that at least one method uses the pool."""
-        if self.pool and not any("pool" in self.fields_for(method) for method in self.methods):
-            raise UserError(
-                f"--pool must come with a method that matches with trained networks, such as dmplus, but got "
-                f"{', '.join(self.methods)}: for dm, use --set dm.pool={self.pool}"
-            )
-
     def check_fields(self, methods: Collection[str]) -> None:
-        """Check that the methods have each field and the schedule, and that `method_fields` names no others."""
+        """Check that methods use every option: the schedule, the pool, each field, and each name in `method_fields`."""
+        names = ", ".join(dict.fromkeys(methods))
         if self.schedule is not None:
             check_schedule(self.schedule, dict.fromkeys(methods))
+        if self.pool and not any("pool" in self.fields_for(method) for method in methods):
+            raise UserError(
+                f"--pool must come with a method that matches with trained networks, such as dmplus, but got "
+                f"{names}: for dm, use --set dm.pool={self.pool}"
+            )
         recipes = [METHODS.lookup(method).recipe for method in methods]
-        names = {name for recipe in recipes for name in field_names(recipe)} | self.protocol_fields.keys()
+        fields = {name for recipe in recipes for name in field_names(recipe)} | self.protocol_fields.keys()
         for name in self.recipe_fields:
-            check_choice(f"an option of {', '.join(dict.fromkeys(methods))}", name, sorted(names))
+            check_choice(f"an option of {names}", name, sorted(fields))
         for method in self.method_fields:
             check_choice("the method of a setting", method, dict.fromkeys(methods))
 
