@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from condenset.data import register_dataset as register_dataset
     from condenset.data import train_val_split as train_val_split
     from condenset.data.condensed_set import CondensedSet as CondensedSet
+    from condenset.data.finished_sets import list_condensed as list_condensed
+    from condenset.data.finished_sets import load_condensed as load_condensed
     from condenset.data.image_data import ImageData as ImageData
     from condenset.data.image_data import Splits as Splits
-    from condenset.data.packaged_sets import list_condensed as list_condensed
-    from condenset.data.packaged_sets import load_condensed as load_condensed
     from condenset.data.set_import import import_set as import_set
     from condenset.errors import UserError as UserError
     from condenset.methods import METHODS as METHODS
@@ -54,7 +54,7 @@ _PUBLIC = {
     ),
     "data.condensed_set": ("CondensedSet",),
     "data.image_data": ("ImageData", "Splits"),
-    "data.packaged_sets": ("list_condensed", "load_condensed"),
+    "data.finished_sets": ("list_condensed", "load_condensed"),
     "data.set_import": ("import_set",),
     "errors": ("UserError",),
     "methods": ("METHODS", "DMRecipe", "Method", "Recipe", "register_method"),

@@ -32,7 +32,7 @@ def make_tiny_recipe(method: str, steps: int) -> Any:
 
 
 def make_run(directory: Path, snapshots: set[int], recipe: Any) -> RunContext:
-    fields = {"recipe": dataclasses.asdict(recipe), "snapshots": frozenset(snapshots)}
+    fields = {"recipe": dataclasses.asdict(recipe), "exact_steps": frozenset(snapshots)}
     return RunContext(seed=1, compute=CPU, directory=directory, job="job", **fields)
 
 
@@ -43,7 +43,7 @@ def test_snapshot_is_the_set_of_a_shorter_run(method: str, tmp_path: Path) -> No
     condensed = condense(DATA, recipe, run)
     seconds = []
     for step in (2, 4, 6):
-        snapshot = CondensedSet.load(run.snapshot_path(step))
+        snapshot = CondensedSet.load(run.exact_set_path(step))
         expected = condense(DATA, make_tiny_recipe(method, step), RunContext(seed=1, compute=CPU))
         assert torch.equal(snapshot.images, expected.images)
         assert torch.equal(snapshot.labels, expected.labels)
@@ -67,15 +67,15 @@ def test_interrupted_run_has_all_snapshots(stop: int, tmp_path: Path, monkeypatc
     interrupted.progress = StopAtStep(interrupted, stop)
     with pytest.raises(Interrupted):
         condense(DATA, recipe, interrupted)
-    assert [interrupted.snapshot_path(step).exists() for step in (2, 3)] == [stop >= 2, stop >= 3]
+    assert [interrupted.exact_set_path(step).exists() for step in (2, 3)] == [stop >= 2, stop >= 3]
     condense(DATA, recipe, resumed)
     for step in (2, 3):
-        images, expected = (CondensedSet.load(run.snapshot_path(step)).images for run in (resumed, undisturbed))
+        images, expected = (CondensedSet.load(run.exact_set_path(step)).images for run in (resumed, undisturbed))
         assert torch.equal(images, expected)
 
 
 def test_time_to_save_snapshots_is_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(RunContext, "save_snapshot", lambda *_: time.sleep(0.4))
+    monkeypatch.setattr(RunContext, "save_exact_set", lambda *_: time.sleep(0.4))
     recipe = make_tiny_recipe("dm", 3)
     began = time.monotonic()
     condensed = METHODS["dm"].condense(DATA, recipe, make_run(tmp_path, {1, 2, 3}, recipe))

@@ -13,7 +13,7 @@ from condenset.cli.console import print_line
 from condenset.errors import check_choice
 from condenset.io.dataset_names import can_be_name, missing_dataset_error, normalize_name
 from condenset.io.files import open_file
-from condenset.io.finished_sets import find_packaged_set
+from condenset.io.finished_sets import find_finished_set
 from condenset.io.metadata import check_no_run
 from condenset.io.user_directories import expand_user
 
@@ -43,7 +43,7 @@ def import_torch(
         for method in parse_methods(methods, METHODS):
             check_choice("method", method, METHODS)
     for path in sets:
-        if not path.exists() and not find_packaged_set(path):
+        if not path.exists() and not find_finished_set(path):
             check_set_exists(path)
     if config is not None:
         with open_file(config):

@@ -114,7 +114,7 @@ class ExperimentContext:
     def part(self, name: str) -> Iterator[RunContext]:
         """Yield the run, set to the directory of one part, where its checkpoints and events are stored."""
         run = self.run
-        previous = run.directory, run.job, run.recipe, run.previous_seconds, run.snapshots
+        previous = run.directory, run.job, run.recipe, run.previous_seconds, run.exact_steps
         number = self._part_number(name)
         run.progress.job_label = f"{number}/{self.num_parts}" if self.num_parts else ""
         run.directory, run.job, run.previous_seconds = self.part_directory(name), name, 0.0
@@ -124,7 +124,7 @@ class ExperimentContext:
         try:
             yield run
         finally:
-            run.directory, run.job, run.recipe, run.previous_seconds, run.snapshots = previous
+            run.directory, run.job, run.recipe, run.previous_seconds, run.exact_steps = previous
 
     def part_directory(self, name: str) -> Path:
         """Return the directory of a part."""
@@ -216,14 +216,14 @@ class ExperimentContext:
             others: Recipes by name of other parts whose sets can be learned at once with this one.
         """
         with self.part(name) as run:
-            run.snapshots = frozenset(snapshots)
+            run.exact_steps = frozenset(snapshots)
             images, paths = data or self.splits.train, self._set_paths(others)
             return load_or_condense(self.set_path(name), method, recipe, images, run, paths)
 
     def load_snapshot(self, name: str, step: int) -> CondensedSet:
         """Return the set of a part after `step` iterations."""
         with self.part(name) as run:
-            return CondensedSet.load(run.snapshot_path(step))
+            return CondensedSet.load(run.exact_set_path(step))
 
     def condense_all(self, recipes: Mapping[str, Recipe], data: ImageData | None = None) -> None:
         """Make the sets of all parts and seeds; on an engine, all at the same time. `condense` then loads them.

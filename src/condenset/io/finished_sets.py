@@ -23,7 +23,7 @@ def find_set_files(checkout: Path = CHECKOUT) -> dict[str, Path]:
     return {path.stem: path for path in directory.glob("*.safetensors")}
 
 
-def find_packaged_set(path: Path) -> Path | None:
+def find_finished_set(path: Path) -> Path | None:
     """Return the file of a finished set that a command names in place of a path; None if it is another path.
 
     Raises:

@@ -45,7 +45,7 @@ def load_or_condense(
     if path and (stored := load_stored_set(path, recipe, data, run)):
         remove_shards(run.job, run)  # a kill may have left them after the set was saved
         return stored
-    is_divided = run.engine is not None and not run.snapshots  # exact sets with their seconds: not of shards
+    is_divided = run.engine is not None and not run.exact_steps  # exact sets with their seconds: not of shards
     _check_engine(run, is_divided=is_divided)
     data = whiten(data, recipe, run)
     entry, shared = METHODS[method], _choose_shared(method, recipe, data, run, others)

@@ -12,7 +12,7 @@ from condenset.data.condensed_set import CondensedSet
 from condenset.data.ipc import format_ipc
 from condenset.errors import UserError, format_command, format_names, is_number, warn_user
 from condenset.io.bytesize import format_bytes
-from condenset.io.finished_sets import find_packaged_set
+from condenset.io.finished_sets import find_finished_set
 from condenset.io.metadata import holds_config
 from condenset.pipeline.config import read_plan
 from condenset.pipeline.results import read_record_file
@@ -30,7 +30,7 @@ def find_sets(path: Path) -> list[Path]:
             directory of set files (sorted by name).
     """
     if not path.is_dir():
-        return [find_packaged_set(path) or path]
+        return [find_finished_set(path) or path]
     if (path / "experiment.toml").is_file():
         raise UserError(f"{path} is an experiment: its sets are in the directories of {path / 'parts'}")
     if (path / "evaluation.toml").is_file():

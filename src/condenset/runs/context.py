@@ -64,7 +64,7 @@ class RunContext:
         stop: The stop request, which derived runs share: a signal reaches the loop of any of them.
         on_step_part: Called by `check_stop`. A loop sets it while a step runs.
         on_event: Called with every event that is logged.
-        snapshots: Iterations after which the current set is saved exactly.
+        exact_steps: Iterations after which the current set is saved exactly, for an experiment.
         num_snapshots: Number of evenly spaced iterations after which small pictures of the images are saved.
         previous_seconds: The time spent on this job before it was resumed.
         checkpoint_name: The file name of the checkpoint.
@@ -86,7 +86,7 @@ class RunContext:
     stop: StopState = field(default_factory=StopState)
     on_step_part: Callable[[float], None] | None = None
     on_event: Callable[[Mapping[str, Any]], None] | None = None
-    snapshots: frozenset[int] = frozenset()
+    exact_steps: frozenset[int] = frozenset()
     num_snapshots: int = 0
     previous_seconds: float = 0.0
     checkpoint_name: str = CHECKPOINT
@@ -203,16 +203,16 @@ class RunContext:
             self.verify_identity()
             delete_checkpoints(self.checkpoint_path)
 
-    def snapshot_path(self, step: int) -> Path:
+    def exact_set_path(self, step: int) -> Path:
         """Return the file of the set as it was after `step` iterations."""
         assert self.directory is not None, "snapshots need a directory"
         return self.directory / "snapshots" / f"{step}.safetensors"
 
-    def save_snapshot(self, step: int, condensed: CondensedSet) -> None:
+    def save_exact_set(self, step: int, condensed: CondensedSet) -> None:
         """Save the current set. Its provenance contains the number of iterations."""
         self.verify_identity()
         snapshot = replace(condensed, provenance={**condensed.provenance, "step": step})
-        snapshot.save(self.snapshot_path(step), overwrite=True)
+        snapshot.save(self.exact_set_path(step), overwrite=True)
 
     def save_previews(self, step: int, sets: Sequence[CondensedSet]) -> None:
         """Save small pictures of the images of sets after `step` iterations."""

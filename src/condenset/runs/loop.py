@@ -51,7 +51,7 @@ def run_loop(
     Returns:
         The seconds spent, including those before a resume.
     """
-    assert make_set or not run.snapshots, "this method does not save snapshots"
+    assert make_set or not run.exact_steps, "this method cannot save the set during a run"
     began = time.monotonic()
     first = run.load_checkpoint(state, iterations)
     step = make_step()
@@ -84,7 +84,7 @@ class _LoopMonitor:
     ) -> None:
         self.run, self.state, self.make_set = run, state, make_set
         self._preview_steps = spaced_steps(run.num_snapshots, iterations) if run.directory else frozenset()
-        self._snapshot_steps = run.snapshots | self._preview_steps if make_set else frozenset()
+        self._saved_steps = run.exact_steps | self._preview_steps if make_set else frozenset()
         self._log_interval = max(1, iterations // LOGGED_LOSSES)
         self._began, self._last_step, self._last_sync = began, first, time.monotonic()
         self._first, self._step_seconds = first, 0.0  # of the last step
@@ -131,7 +131,7 @@ class _LoopMonitor:
     def is_due(self, done: int) -> bool:
         """Return whether to wait for the device after `done` iterations."""
         late = time.monotonic() - self._last_sync >= SYNC_SECONDS or done - self._last_step >= self._max_steps
-        return late or bool(self.run.stop.requested) or done in self._snapshot_steps
+        return late or bool(self.run.stop.requested) or done in self._saved_steps
 
     def sync(self, done: int) -> None:
         """Wait until `done` iterations are computed, and report and save them."""
@@ -152,14 +152,14 @@ class _LoopMonitor:
 
     def save_snapshots(self, done: int) -> None:
         """Save the sets as they are after `done` iterations, if this is requested. The time is not counted."""
-        if self.make_set is None or done not in self._snapshot_steps:
+        if self.make_set is None or done not in self._saved_steps:
             return
         seconds = self.seconds
         self.run.check_finite(self.state, done)
         result = self.make_set(seconds)
         sets = result if isinstance(result, Sequence) else [result]
-        if done in self.run.snapshots:
-            self.run.save_snapshot(done, sets[0])
+        if done in self.run.exact_steps:
+            self.run.save_exact_set(done, sets[0])
         if done in self._preview_steps:
             self.run.save_previews(done, sets)
         self._began = time.monotonic() + self.run.previous_seconds - seconds

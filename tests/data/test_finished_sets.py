@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import condenset as cs
-from condenset.io.finished_sets import CHECKOUT, find_packaged_set, find_set_files
+from condenset.io.finished_sets import CHECKOUT, find_finished_set, find_set_files
 
 SETS = sorted(path.stem for path in (CHECKOUT / "results" / "sets").glob("*.safetensors"))
 BUILD = "from setuptools.build_meta import build_wheel; build_wheel('wheels')"
@@ -29,9 +29,9 @@ def test_unknown_names() -> None:
     with pytest.raises(cs.UserError, match="must be text"):
         cs.load_condensed(3)  # type: ignore[arg-type]
     with pytest.raises(cs.UserError, match="did you mean the finished set 'mnist-dm-1'"):
-        find_packaged_set(Path("mnist-dm-2"))
-    assert find_packaged_set(Path("sets/mnist-dm-1")) is None
-    assert find_packaged_set(Path("something-else")) is None
+        find_finished_set(Path("mnist-dm-2"))
+    assert find_finished_set(Path("sets/mnist-dm-1")) is None
+    assert find_finished_set(Path("something-else")) is None
 
 
 @pytest.mark.parametrize("name", ["set.safetensors", "sets/one", Path("one"), "file"])
@@ -45,16 +45,16 @@ def test_paths_are_read_by_another_function(name: str | Path, tmp_path: Path) ->
 
 def test_files_take_precedence_over_names(tmp_path: Path) -> None:
     (tmp_path / "mnist-dm-1").touch()
-    assert find_packaged_set(Path("mnist-dm-1")) is None
+    assert find_finished_set(Path("mnist-dm-1")) is None
 
 
 def test_without_the_package_the_error_has_the_install_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert find_set_files(tmp_path) == {}
-    for module in ("data.packaged_sets", "io.finished_sets"):
+    for module in ("data.finished_sets", "io.finished_sets"):
         monkeypatch.setattr(f"condenset.{module}.find_set_files", dict)
     with pytest.raises(cs.UserError, match=r"pip install \./packages/condenset-sets"):
         cs.load_condensed("mnist-dm-1")
-    assert find_packaged_set(Path("mnist-dm-1")) is None
+    assert find_finished_set(Path("mnist-dm-1")) is None
 
 
 def test_the_wheel_contains_every_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
