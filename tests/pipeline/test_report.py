@@ -92,6 +92,17 @@ def test_damaged_snapshots_are_left_out_with_a_notice(finished: Path) -> None:
     assert content.curve_command == ""
 
 
+def test_snapshots_with_some_images_have_no_accuracies(
+    condenset: CommandRunner, toy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("condenset.runs.snapshots.MAX_BYTES", 1)  # one image
+    assert condenset("run", toy, *RUN, "--out", "a").code == 0
+    content = collect_content(Path("a"))
+    assert [len(item.snapshots) for item in content.sets] == [0, 2] and content.curve_command == ""
+    with pytest.raises(UserError, match="the snapshots of a have only some images of their sets"):
+        cs.write_report("a", num_networks=1, verbose=False)
+
+
 @pytest.mark.parametrize(("name", "message"), [("none", "no such directory"), ("empty", "is not a run")])
 def test_other_directories_are_refused(name: str, message: str) -> None:
     Path("empty").mkdir()

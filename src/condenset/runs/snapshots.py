@@ -44,6 +44,10 @@ class Snapshot:
     images: Tensor
     indices: Tensor
 
+    def has_all_images(self, condensed: CondensedSet) -> bool:
+        """Return whether it has all images of its set, in their size, so that networks can train on it."""
+        return self.images.shape == condensed.images.shape
+
 
 def spaced_steps(num: int, iterations: int) -> frozenset[int]:
     """Return `num` evenly spaced iterations. The first is 0; the last iterate is the set itself."""

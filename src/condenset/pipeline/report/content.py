@@ -76,13 +76,14 @@ def _collect_run(directory: Path, splits: Splits | None) -> ReportContent:
         except UserError as error:
             data_problem = f"the dataset is not available ({one_line(error)})."
     train = splits.train if splits else None
+    has_curve = any(snapshot.has_all_images(item.condensed) for item in sets for snapshot in item.snapshots)
     return ReportContent(
         title=f"{sets[0].condensed.provenance.get('dataset') if sets else Path(plan.dataset).name}, condensed",
         records=[{**record, "label": name_job(record["method"], record["ipc"])} for record in records],
         sets=sets,
         steps=list(_iter_steps(directory, {job.name: name_job(job.method, job.ipc) for job in plan.condense_jobs})),
         snapshot_scores=_read_curve(directory, plan, records),
-        curve_command=name_curve_command(directory) if plan.protocol and any(s.snapshots for s in sets) else "",
+        curve_command=name_curve_command(directory) if plan.protocol and has_curve else "",
         train=train,
         data_problem=data_problem,
         features=_make_features(plan, train, directory) if train else None,

@@ -52,6 +52,9 @@ def score_snapshots(directory: Path, plan: Plan, splits: Splits, num_networks: i
         splits: The images of the run.
         num_networks: Networks to train on each snapshot.
         progress: The progress display.
+
+    Raises:
+        UserError: No snapshot has all images of its set.
     """
     assert plan.protocol is not None, "read_snapshot_plan checks it"
     compute = ComputeDevice.select(plan.device, plan.precision)
@@ -60,7 +63,10 @@ def score_snapshots(directory: Path, plan: Plan, splits: Splits, num_networks: i
     with lock_directory(directory):
         scores = read_snapshot_scores(directory)
         scored = {(entry["job"], entry["step"]) for entry in scores if entry["networks"] >= num_networks}
-        missing = [entry for entry in _iter_snapshots(plan, directory) if (entry[0], entry[1].step) not in scored]
+        complete = list(_iter_snapshots(plan, directory))
+        if not complete:
+            raise UserError(f"the snapshots of {directory} have only some images of their sets, so none can be scored")
+        missing = [entry for entry in complete if (entry[0], entry[1].step) not in scored]
         for number, (job, snapshot, condensed) in enumerate(missing, start=1):
             progress.job_label = f"{number}/{len(missing)}"
             accuracy = score_set(condensed, splits.require_test(), protocol, run, f"{job}, {snapshot.step}").mean
@@ -100,7 +106,7 @@ def _iter_snapshots(plan: Plan, directory: Path) -> Iterator[tuple[str, Snapshot
             continue
         final = CondensedSet.load(path)
         for snapshot in read_snapshots(directory, final):
-            if snapshot.images.shape == final.images.shape:
+            if snapshot.has_all_images(final):
                 images = to_unit_range(snapshot.images[snapshot.indices.argsort()])
                 condensed = dataclasses.replace(final, images=images, compact=None, partition=1, step_sizes=None)
                 yield job.name, snapshot, condensed
