@@ -118,7 +118,7 @@ def test_data_import_names_unreadable_files(condenset: CommandRunner, tmp_path: 
         (tmp_path / "own" / name).write_bytes(content)  # one has a complete header
     result = condenset("data", "import", "own", "mine")
     assert result.code == 2 and "train/a/0.png is not a readable image" in result.error_line
-    assert "(and 2 more: " in result.error_line and "--skip-bad" in result.error_line
+    assert "(and 1 more: " in result.error_line and "--skip-bad" in result.error_line
     assert condenset("data", "import", "own", "mine", "--skip-bad").code == 0
 
 

@@ -59,6 +59,6 @@ def test_invalid_protocols_are_refused(condenset: CommandRunner, toy: Path) -> N
 
 
 def test_an_experiment_uses_the_protocol(condenset: CommandRunner, toy: Path) -> None:
-    paper = ("paper", "batchnorm", "--dataset", toy, "--scale", "tiny", "--dry-run", "--json")
+    paper = ("paper", "sizes", "--dataset", toy, "--scale", "tiny", "--dry-run", "--json")
     assert "paper protocol" in json.loads(condenset(*paper).out)["scoring"]
     assert "modern protocol, 10 epochs" in json.loads(condenset(*paper, "--protocol", "modern").out)["scoring"]
