@@ -54,10 +54,10 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
         self: ExperimentContext, name: str, method: str, recipe: Recipe, data: ImageData | None = None, **options: Any
     ) -> CondensedSet:
         data = data or self.splits.train
-        calls.condensed[name] = CondenseCall(recipe, data, list(options.get("snapshots", ())))
+        calls.condensed[name] = CondenseCall(recipe, data, list(options.get("exact_steps", ())))
         return random_set(name, data, recipe.ipc, 1.0)
 
-    def load_snapshot(self: ExperimentContext, name: str, step: int) -> CondensedSet:
+    def load_exact_set(self: ExperimentContext, name: str, step: int) -> CondensedSet:
         return random_set(f"{name}@{step}", self.splits.train, calls.condensed[name].recipe.ipc, float(step))
 
     def score(
@@ -69,7 +69,7 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
         return {"accuracies": accuracies, "accuracy_mean": mean, "accuracy_std": 0.001, "seconds": 1.0}
 
     monkeypatch.setattr(ExperimentContext, "condense", condense)
-    monkeypatch.setattr(ExperimentContext, "load_snapshot", load_snapshot)
+    monkeypatch.setattr(ExperimentContext, "load_exact_set", load_exact_set)
     monkeypatch.setattr(ExperimentContext, "score", score)
     return calls
 

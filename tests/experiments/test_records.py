@@ -106,7 +106,7 @@ def test_cost_needs_iterations(tmp_path: Path) -> None:
 @pytest.mark.parametrize("method", ["dm", "mmd"])
 def test_cost_scores_the_set_after_each_step(method: str, recorder: Recorder, tmp_path: Path) -> None:
     result = run_in(make_context("cost", tmp_path, "small", methods=(method,)), "cost")
-    steps = recorder.condensed[f"{method}-50"].snapshots
+    steps = recorder.condensed[f"{method}-50"].exact_steps
     assert len(steps) == 6 and steps[-1] == 2000
     points = [(record["step"], record["condense_seconds"]) for record in result.records]
     assert points == [(step, step) for step in steps]

@@ -96,9 +96,7 @@ def test_an_experiment_states_its_recipes_and_protocols(
     name: str, scale: str, recorder: Recorder, rank_calls: dict[str, RankCall], tmp_path: Path
 ) -> None:
     context = make_recorded_context(name, tmp_path, scale)
-    recipes, protocols = (
-        get(context).values() for get in (EXPERIMENTS[name].recipes_for, EXPERIMENTS[name].protocols_for)
-    )
+    recipes, protocols = (get(context).values() for get in (EXPERIMENTS[name].recipes_for, EXPERIMENTS[name].protocols))
     run_in(context, name)
     if name not in ("continual", "networks"):  # their recipes depend on the step and on the pool
         assert {call.recipe for call in recorder.condensed.values()} == set(recipes)
@@ -114,8 +112,8 @@ def test_an_experiment_states_its_recipes_and_protocols(
 @pytest.mark.parametrize(("scale", "num_points"), [("small", 6), ("paper", 10)])
 def test_points_of_the_cost(scale: str, num_points: int, recorder: Recorder, tmp_path: Path) -> None:
     run_recorded("cost", tmp_path, scale)
-    snapshots = {name: len(call.snapshots) for name, call in recorder.condensed.items()}
-    assert snapshots == {"dsa-50": num_points, "dm-50": num_points}
+    num_steps = {name: len(call.exact_steps) for name, call in recorder.condensed.items()}
+    assert num_steps == {"dsa-50": num_points, "dm-50": num_points}
     assert len(recorder.scored) == 2 * num_points
 
 

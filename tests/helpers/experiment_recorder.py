@@ -22,7 +22,7 @@ from helpers.reference_dm import tiny_data
 class CondenseCall(NamedTuple):
     recipe: Recipe
     data: ImageData
-    snapshots: list[int]
+    exact_steps: list[int]
 
 
 class ScoreCall(NamedTuple):

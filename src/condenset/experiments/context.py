@@ -202,7 +202,7 @@ class ExperimentContext:
         recipe: Recipe,
         data: ImageData | None = None,
         *,
-        snapshots: Collection[int] = (),
+        exact_steps: Collection[int] = (),
         others: Mapping[str, Recipe] = MappingProxyType({}),
     ) -> CondensedSet:
         """Return the set of a part: load it if the part has one, else condense.
@@ -212,15 +212,15 @@ class ExperimentContext:
             method: Name of the method.
             recipe: Its settings.
             data: The images to condense. None: the training images.
-            snapshots: Iterations after which the set is stored too; `load_snapshot` reads it.
+            exact_steps: Iterations after which the set is stored too; `load_exact_set` reads it.
             others: Recipes by name of other parts whose sets can be learned at once with this one.
         """
         with self.part(name) as run:
-            run.exact_steps = frozenset(snapshots)
+            run.exact_steps = frozenset(exact_steps)
             images, paths = data or self.splits.train, self._set_paths(others)
             return load_or_condense(self.set_path(name), method, recipe, images, run, paths)
 
-    def load_snapshot(self, name: str, step: int) -> CondensedSet:
+    def load_exact_set(self, name: str, step: int) -> CondensedSet:
         """Return the set of a part after `step` iterations."""
         with self.part(name) as run:
             return CondensedSet.load(run.exact_set_path(step))

@@ -43,5 +43,5 @@ def preview_experiment(name: str, *, out: Path | None = None, **arguments: Any) 
         rows[label] = describe_recipe(recipe, splits.train, compute, config.memory_limit)
     if experiment.repeats_sets:
         rows["sets per accuracy"] = str(context.num_sets)
-    rows |= {label: describe_protocol(protocol) for label, protocol in experiment.protocols_for(context).items()}
+    rows |= {label: describe_protocol(protocol) for label, protocol in experiment.protocols(context).items()}
     return {**rows, "directory": str(directory)}

@@ -37,14 +37,6 @@ def _default_recipes(context: ExperimentContext) -> dict[str, Recipe]:
     return {f"{method}, {ipc} per class": context.recipe(method, ipc) for method, ipc in pairs}
 
 
-def _default_protocols(context: ExperimentContext) -> dict[str, Protocol]:
-    return {"scoring": context.protocol()}
-
-
-def _protocols_with_whole(context: ExperimentContext) -> dict[str, Protocol]:
-    return {"scoring": context.protocol(), "whole dataset": context.protocol(whole=True)}
-
-
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
     """A table or figure of the paper, or one like it of later methods.
@@ -62,7 +54,7 @@ class Experiment:
         repeats_sets: Whether it can make several sets with different seeds.
         several_ipcs: Whether it can compare several numbers of images per class.
         recipes_for: Return the recipes of its sets, by label.
-        protocols_for: Return how it trains networks on the sets and on the whole dataset, by label.
+        protocols_for: Return how it trains networks, by label. None: by the protocol of the scale.
         dataset: The dataset of the paper.
     """
 
@@ -78,13 +70,20 @@ class Experiment:
     repeats_sets: bool = False
     several_ipcs: bool = False
     recipes_for: Callable[[ExperimentContext], dict[str, Recipe]] = _default_recipes
-    protocols_for: Callable[[ExperimentContext], dict[str, Protocol]] = _default_protocols
+    protocols_for: Callable[[ExperimentContext], dict[str, Protocol]] | None = None
     dataset: str = "cifar10"
 
     @property
     def names(self) -> tuple[str, ...]:
         """The names of the methods and baselines that it can compare."""
         return (*(name for name, method in METHODS.items() if self.accepts(method)), *self.baselines)
+
+    def protocols(self, context: ExperimentContext) -> dict[str, Protocol]:
+        """Return how it trains networks on the sets and on the whole dataset, by label."""
+        if self.protocols_for is not None:
+            return self.protocols_for(context)
+        scoring = {"scoring": context.protocol()} if self.scores_sets else {}
+        return scoring | ({"whole dataset": context.protocol(whole=True)} if self.scores_whole else {})
 
 
 EXPERIMENTS: dict[str, Experiment] = {
@@ -97,7 +96,6 @@ EXPERIMENTS: dict[str, Experiment] = {
         repeats_sets=True,
         several_ipcs=True,
         recipes_for=sota_recipes,
-        protocols_for=_protocols_with_whole,
     ),
     "batchnorm": Experiment(
         title="Instance norm and batch norm (Table 2)",
@@ -137,7 +135,6 @@ EXPERIMENTS: dict[str, Experiment] = {
         scores_whole=True,
         repeats_sets=True,
         several_ipcs=True,
-        protocols_for=_protocols_with_whole,
     ),
     "cost": Experiment(
         title="Accuracy by seconds of condensing (figure)",
@@ -169,7 +166,6 @@ EXPERIMENTS: dict[str, Experiment] = {
         methods=("dc", "dsa", "dm"),
         ipcs={"tiny": (2,), "small": (50,), "paper": (50,)},
         scores_sets=False,
-        protocols_for=lambda context: {},
     ),
     "generative": Experiment(
         title="Sets drawn from generative models (appendix, figure)",

@@ -32,9 +32,9 @@ def run_training_time(context: ExperimentContext) -> ExperimentResult:
     steps = {method: log_spaced(recipe.image_steps, num_points) for method, recipe in recipes.items()}
     context.num_parts = len(recipes) + sum(map(len, steps.values()))
     for method, recipe in recipes.items():
-        context.condense(f"{method}-{ipc}", method, recipe, snapshots=steps[method])
+        context.condense(f"{method}-{ipc}", method, recipe, exact_steps=steps[method])
     sets = {
-        (method, step): context.load_snapshot(f"{method}-{ipc}", step) for method in recipes for step in steps[method]
+        (method, step): context.load_exact_set(f"{method}-{ipc}", step) for method in recipes for step in steps[method]
     }
     score_once(context, {f"{method}-{ipc}-{step}": condensed for (method, step), condensed in sets.items()})
     records: list[Record] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import tarfile
 import tempfile
@@ -201,6 +202,17 @@ def test_existing_files_are_not_replaced(name: str, tmp_path: Path) -> None:
     other = make_set(images=torch.zeros(4, 3, 8, 8))
     export(other, name, tmp_path, overwrite=True)
     assert float(cs.import_set(path).images.abs().max()) < 1e-6
+
+
+def test_a_directory_that_cannot_be_read_is_an_error_of_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "iterdir", refuse)  # root can read everything
+    with pytest.raises(cs.UserError, match=r"cannot read .*: Permission denied"):
+        make_set().to_folder(tmp_path, overwrite=True)
 
 
 def test_a_directory_of_the_user_is_never_replaced(tmp_path: Path) -> None:

@@ -108,9 +108,11 @@ def _check_target(target: Path, *, overwrite: bool, is_directory: bool) -> None:
     if target.is_dir() != is_directory or target.is_symlink():
         kind = "a directory" if is_directory else "a file"
         raise UserError(f"{target} must be {kind} to be overwritten: choose another path")
-    if is_directory and any(target.iterdir()) and not is_exported(target):
+    with wrap_os_errors(target, "read"):
+        names = {path.name for path in target.iterdir()} if is_directory else set()
+    if names and not is_exported(target):
         raise UserError(f"{target} is not an exported set, and is not overwritten: choose another path")
-    if (target / ".git").exists():
+    if ".git" in names:
         raise UserError(f"{target} is a Git repository, and is not overwritten: choose another path")
 
 
