@@ -388,7 +388,7 @@ def test_classes_do_not_share_storage() -> None:
 
 
 def test_a_memory_stores_partitioned_images(tmp_path: Path) -> None:
-    memory = tiny_memory("dm", partition=2, on_repeat="merge", allow_fewer=True)
+    memory = tiny_memory("dm", partition=2, upsampling="bicubic", on_repeat="merge", allow_fewer=True)
     data = tiny_data([6, 5, 6, 4])
     memory.add(select_classes(data, ["class 0", "class 1"]))
     memory.add(select_classes(data, ["class 1", "class 2"]))
@@ -398,7 +398,11 @@ def test_a_memory_stores_partitioned_images(tmp_path: Path) -> None:
     loaded = cs.Memory.load(tmp_path / "a.safetensors", device="cpu", verbose=False)
     assert torch.equal(loaded.set.images, memory.set.images)
     assert loaded.train(epochs=1).class_names == memory.class_names
-    other = tiny_memory("dm", allow_fewer=True)
     step = loaded.prepare_step(select_classes(data, ["class 3"]))
-    with pytest.raises(cs.UserError, match="partition of the set must be 2 as in earlier steps, but got 1"):
-        loaded.store(METHODS["dm"].condense(step, other.recipe(step), RunContext(compute=other.compute)), step)
+    for fields, message in (
+        ({}, "partition of the set must be 2 as in earlier steps, but got 1"),
+        ({"partition": 2}, "upsampling of the set must be bicubic as in earlier steps, but got 'bilinear'"),
+    ):
+        other = tiny_memory("dm", allow_fewer=True, **fields)
+        with pytest.raises(cs.UserError, match=message):
+            loaded.store(METHODS["dm"].condense(step, other.recipe(step), RunContext(compute=other.compute)), step)

@@ -1,4 +1,4 @@
-"""Partition: decoding is bilinear upsampling of the parts, and sets store compact images."""
+"""Partition: decoding is upsampling of the parts, and sets store compact images."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import condenset as cs
-from condenset.data.partition import check_partition, decode_labels, decode_partition, encode_partition
+from condenset.data.partition import UPSAMPLINGS, check_partition, decode_labels, decode_partition, encode_partition
 from condenset.io.files import read_tensors, write_tensors
 from helpers.reference_dm import decode_image
 
@@ -24,11 +24,12 @@ def random_images(*shape: int) -> Tensor:
     return torch.rand(*shape, generator=torch.Generator().manual_seed(1))
 
 
+@pytest.mark.parametrize("upsampling", UPSAMPLINGS)
 @pytest.mark.parametrize(("factor", "size"), FACTORS)
-def test_decoding_is_bilinear_upsampling(factor: int, size: int) -> None:
+def test_decoding_is_upsampling(factor: int, size: int, upsampling: str) -> None:
     compact = random_images(2, 3, 3, size, size).requires_grad_()  # classes, images, channels, height, width
-    decoded = decode_partition(compact, factor)
-    images = [decode_image(image, factor) for class_images in compact for image in class_images]
+    decoded = decode_partition(compact, factor, upsampling)
+    images = [decode_image(image, factor, upsampling) for class_images in compact for image in class_images]
     expected = torch.cat(images).view_as(decoded)
     assert decoded.shape == (2, 3 * factor**2, 3, size, size)
     torch.testing.assert_close(decoded, expected)
@@ -137,6 +138,25 @@ def test_files_contain_the_compact_images(tmp_path: Path, labels: Tensor) -> Non
     assert loaded.fingerprint != make_set(4, labels=labels).fingerprint
 
 
+def test_files_record_the_upsampling(tmp_path: Path) -> None:
+    condensed, path = make_set(upsampling="bicubic"), tmp_path / "set.safetensors"
+    assert not torch.allclose(condensed.images, make_set().images, atol=1e-3)
+    condensed.save(path)
+    loaded = cs.CondensedSet.load(path)
+    assert loaded.upsampling == "bicubic"
+    assert torch.equal(loaded.images, condensed.images)
+
+
+def test_files_of_older_versions_decode_bilinearly(tmp_path: Path) -> None:
+    condensed, path = make_set(), tmp_path / "set.safetensors"
+    condensed.save(path)
+    tensors, metadata = read_tensors(path)
+    content = json.loads(metadata["condenset"])
+    del content["upsampling"]
+    write_tensors(path, tensors, {"condenset": json.dumps(content)})
+    assert torch.equal(cs.CondensedSet.load(path).images, condensed.images)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -149,6 +169,8 @@ def test_files_contain_the_compact_images(tmp_path: Path, labels: Tensor) -> Non
         ({"partition": "2"}, "partition must be .*, but got '2'"),
         ({"partition": None}, "partition must be .*, but got None"),
         ({"partition": 3}, "partition must divide the image size of 8 pixels, but got 3"),
+        ({"upsampling": "nearest"}, "upsampling must be one of bilinear, bicubic, but got 'nearest'"),
+        ({"upsampling": None}, "upsampling must be one of bilinear, bicubic, but got None"),
         ({"images": torch.rand(3, 3, 8, 6)}, "square"),
         ({"images": torch.rand(3, 8, 8)}, r"\(3, 8, 8\)"),
         ({"images": torch.rand(3, 0, 8, 8)}, r"\(3, 0, 8, 8\)"),
@@ -166,8 +188,8 @@ def test_damaged_files_are_rejected_in_one_line(tmp_path: Path, change: dict[str
     tensors, metadata = read_tensors(path)
     content = json.loads(metadata["condenset"])
     name, value = next(iter(change.items()))
-    if name == "partition":
-        content["partition"] = value
+    if name in ("partition", "upsampling"):
+        content[name] = value
     else:
         tensors[name] = value
     write_tensors(path, tensors, {"condenset": json.dumps(content)})

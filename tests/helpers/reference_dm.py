@@ -119,12 +119,12 @@ def augment_class(images_NCHW: Tensor, stages: augment.Stages, uniform_U: Tensor
     return images_NCHW
 
 
-def decode_image(image_CHW: Tensor, factor: int) -> Tensor:
-    """Return the images that a compact image holds: each of its `factor` x `factor` parts, upsampled bilinearly."""
+def decode_image(image_CHW: Tensor, factor: int, upsampling: str = "bilinear") -> Tensor:
+    """Return the images that a compact image holds: each of its `factor` x `factor` parts, upsampled."""
     size = image_CHW.shape[-1]
     rows = [row.split(size // factor, dim=2) for row in image_CHW.split(size // factor, dim=1)]
     parts = [part for row in rows for part in row]
-    return torch.cat([F.interpolate(part[None], size=(size, size), mode="bilinear") for part in parts])
+    return torch.cat([F.interpolate(part[None], size=(size, size), mode=upsampling) for part in parts])
 
 
 def matching_loss(

@@ -63,6 +63,14 @@ def test_shards_give_the_same_set_as_one_process(method: str, data: ImageData) -
     assert {name: condensed.provenance[name] for name in expected} == expected
 
 
+def test_shards_of_partitioned_sets_decode_to_the_same_images(data: ImageData) -> None:
+    recipe = tiny_recipe("dm", partition=2, upsampling="bicubic")
+    whole = METHODS["dm"].condense(data, recipe, make_run())
+    (condensed,) = condense(data, [recipe], make_run(TwoWorkers()))
+    assert (condensed.partition, condensed.upsampling) == (2, "bicubic")
+    assert torch.equal(condensed.images, whole.images)
+
+
 @pytest.mark.parametrize("method", DIVISIBLE[1:])
 def test_loss_of_all_shards_is_that_of_one_process(method: str, data: ImageData, tmp_path: Path) -> None:
     (tmp_path / "whole").mkdir()

@@ -23,12 +23,14 @@ class MemoryContents:
     Attributes:
         image_format: What all images have in common. None until the first step.
         partition: Parts per side of a stored image, each of which decodes to an image.
+        upsampling: How a part is enlarged to an image.
         exemplars: Images by class name, in the order of labels.
         steps: A record of each step.
     """
 
     image_format: ImageFormat | None = None
     partition: int = 1
+    upsampling: str = "bilinear"
     exemplars: dict[str, ClassExemplars] = field(default_factory=dict)
     steps: list[dict[str, Any]] = field(default_factory=list)
 
@@ -50,9 +52,11 @@ class MemoryContents:
         arrived = split_by_class(condensed, step, counts, list(self.exemplars))
         kinds = {exemplars.soft_IK is None for exemplars in (*self.exemplars.values(), *arrived.values())}
         check(len(kinds) == 1, "labels must be all hard or all soft", "both")
-        same = not self.exemplars or condensed.partition == self.partition
-        check(same, f"the partition of the set must be {self.partition} as in earlier steps", condensed.partition)
-        self.partition = condensed.partition
+        for field_name in ("partition", "upsampling"):
+            earlier, value = getattr(self, field_name), getattr(condensed, field_name)
+            same = not self.exemplars or value == earlier
+            check(same, f"the {field_name} of the set must be {earlier} as in earlier steps", value)
+            setattr(self, field_name, value)
         for name, new in arrived.items():
             old = self.exemplars.get(name)
             self.exemplars[name] = merge_exemplars(name, old, new, ipc, seed) if old else new
@@ -67,6 +71,7 @@ class MemoryContents:
         return CondensedSet.decode(
             torch.cat([exemplars.images_ICHW for exemplars in stored]),
             partition=self.partition,
+            upsampling=self.upsampling,
             labels=torch.cat(soft_labels) if soft_labels else hard_labels,
             class_names=tuple(self.exemplars),
             mean=image_format.mean,
@@ -112,6 +117,7 @@ class MemoryContents:
         return cls(
             image_format=ImageFormat(name, shape, condensed.mean, condensed.std, condensed.allow_hflip),
             partition=condensed.partition,
+            upsampling=condensed.upsampling,
             exemplars=dict(zip(condensed.class_names, exemplars, strict=True)),
             steps=steps,
         )

@@ -63,6 +63,7 @@ class CondensedSet(ExportMethods, Dataset[tuple[Tensor, Tensor]]):
         provenance: How the set was made: method, recipe, seed, version, fingerprint of the source data, seconds, …
         compact: The stored images, each part of which decodes to one of `images`. None: `images` are stored.
         partition: Parts per side of a stored image.
+        upsampling: How a part is enlarged to an image: "bilinear" or "bicubic".
         whitening: ZCA whitening that networks expect in place of the normalisation. None: images are normalised.
 
     Raises:
@@ -87,23 +88,28 @@ class CondensedSet(ExportMethods, Dataset[tuple[Tensor, Tensor]]):
     provenance: Mapping[str, Any] = field(default_factory=dict)
     compact: Tensor | None = None
     partition: int = 1
+    upsampling: str = "bilinear"
     whitening: Whitening | None = None
 
     @classmethod
-    def decode(cls, compact: Tensor, *, labels: Tensor, partition: int = 1, **fields: Any) -> CondensedSet:
+    def decode(
+        cls, compact: Tensor, *, labels: Tensor, partition: int = 1, upsampling: str = "bilinear", **fields: Any
+    ) -> CondensedSet:
         """Build a set from its stored images.
 
         Args:
             compact: (N, C, H, W) stored images.
             labels: Their labels. The parts of an image have the same label.
             partition: Parts per side of a stored image, each of which decodes to an image. 1: the images themselves.
+            upsampling: How a part is enlarged to an image: "bilinear" or "bicubic".
             fields: The other fields.
         """
         if partition == 1:
             return cls(images=compact, labels=labels, **fields)
-        check_compact(compact, partition, labels)
-        images, all_labels = decode_partition(compact, partition), decode_labels(labels, partition)
-        return cls(images=images, labels=all_labels, compact=compact, partition=partition, **fields)
+        check_compact(compact, partition, upsampling, labels)
+        images, all_labels = decode_partition(compact, partition, upsampling), decode_labels(labels, partition)
+        fields |= {"partition": partition, "upsampling": upsampling}
+        return cls(images=images, labels=all_labels, compact=compact, **fields)
 
     @property
     def stored_images(self) -> Tensor:
@@ -138,7 +144,7 @@ class CondensedSet(ExportMethods, Dataset[tuple[Tensor, Tensor]]):
         check(isinstance(recipe, Mapping), "the recipe in the provenance must be a mapping", type(recipe).__name__)
         check(bool(torch.isfinite(images).all()), "images must be finite", "NaN or infinity")
         check_labels(self.labels, len(images), self.num_classes)
-        check_stored_images(self.compact, self.partition, len(images))
+        check_stored_images(self.compact, self.partition, self.upsampling, len(images))
         check_normalization(self)
         check_whitening(self.whitening, images)
         check_step_sizes(self.step_sizes)
@@ -249,10 +255,10 @@ class CondensedSet(ExportMethods, Dataset[tuple[Tensor, Tensor]]):
             hint = "for other formats use to_folder, to_npz, to_hf, to_webdataset or to_pt"
             raise UserError(f"a set file must end in .safetensors, but got '{path}'; {hint}")
         if self.compact is not None:
-            check_decoded(self.images, self.labels, self.compact, self.partition)
+            check_decoded(self.images, self.labels, self.compact, self.partition, self.upsampling)
         metadata = {
             "format": SET_FORMAT,
-            **({"partition": self.partition} if self.partition > 1 else {}),
+            **({"partition": self.partition, "upsampling": self.upsampling} if self.partition > 1 else {}),
             "class_names": list(self.class_names),
             "mean": list(self.mean),
             "std": list(self.std),
@@ -289,6 +295,7 @@ class CondensedSet(ExportMethods, Dataset[tuple[Tensor, Tensor]]):
                 tensors["images"].clone(),
                 labels=tensors["labels"].clone(),
                 partition=check_int("partition", metadata.get("partition", 1), 1, MAX_FACTOR),
+                upsampling=metadata.get("upsampling", "bilinear"),  # the only one of older versions
                 class_names=metadata["class_names"],
                 mean=metadata["mean"],
                 std=metadata["std"],

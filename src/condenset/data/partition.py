@@ -1,7 +1,7 @@
 """Partition: a compact image holds several images at a fraction of their resolution (Kim et al., ICML 2022).
 
-With the factor f, an image is divided into f x f parts, and every part decodes to a full image by bilinear upsampling.
-The storage stays the same, and networks see f² times as many images.
+With the factor f, an image is divided into f x f parts, and every part decodes to a full image by upsampling. The
+storage stays the same, and networks see f² times as many images.
 Shapes: N compact images, D = f² decoded images per compact image, f the factor.
 """
 
@@ -13,10 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from condenset.errors import UserError, check
+from condenset.errors import UserError, check, check_choice
 from condenset.io.bytesize import format_bytes
 
 MAX_FACTOR = 8
+UPSAMPLINGS = ("bilinear", "bicubic")
 MAX_DECODED_BYTES = 32 << 30  # of a set
 
 
@@ -25,8 +26,9 @@ def check_partition(size: int, factor: int) -> None:
     check(size % factor == 0, f"partition must divide the image size of {size} pixels", factor)
 
 
-def check_compact(compact: Tensor, factor: int, labels: Tensor | None = None) -> None:
+def check_compact(compact: Tensor, factor: int, upsampling: str, labels: Tensor | None = None) -> None:
     """Raise a UserError unless stored images, and their labels, can be decoded."""
+    check_choice("upsampling", upsampling, UPSAMPLINGS)
     has_pixels = compact.ndim == 4 and compact.shape[2] == compact.shape[3] and compact.numel() > 0
     check(has_pixels, "stored images must be square, (N, C, H, H), and not empty", tuple(compact.shape))
     check(compact.dtype == torch.float32, "stored images must be float32", compact.dtype)
@@ -46,27 +48,26 @@ def check_decoded_size(num_bytes: int, factor: int) -> None:
         raise UserError(f"a set must decode to at most {limit}, but got {size}; {way_out}")
 
 
-def decode_partition(compact: Tensor, factor: int) -> Tensor:
+def decode_partition(compact: Tensor, factor: int, upsampling: str = "bilinear") -> Tensor:
     """Map compact images (..., N, C, H, W) to the images that they hold (..., D * N, C, H, W), D in a row per image."""
     if factor == 1:
         return compact
     *outer, num, channels, size, _ = compact.shape
     part = size // factor
     parts = compact.reshape(-1, channels, factor, part, factor, part).permute(0, 2, 4, 1, 3, 5)
-    matrix = _upsampling_matrix(part, size, compact.dtype, compact.device)
+    matrix = _upsampling_matrix(part, size, upsampling, compact.dtype, compact.device)
     decoded = matrix @ (parts @ matrix.mT)
     return decoded.reshape(*outer, num * factor**2, channels, size, size)
 
 
 @functools.cache
-def _upsampling_matrix(part: int, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return the (size, part) matrix that upsamples a row bilinearly.
+def _upsampling_matrix(part: int, size: int, upsampling: str, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return the (size, part) matrix that upsamples a row.
 
     Matrix products have deterministic gradients on a GPU, and `F.interpolate` does not.
     """
     with torch.inference_mode(False):  # gradients cannot pass through a matrix from inference mode
-        rows = F.interpolate(torch.eye(part)[None], size=size, mode="linear")[0]
-        return rows.mT.contiguous().to(device, dtype)
+        return F.interpolate(torch.eye(part)[None, None], size=(size, part), mode=upsampling)[0, 0].to(device, dtype)
 
 
 def encode_partition(images: Tensor, factor: int) -> Tensor:

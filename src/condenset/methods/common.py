@@ -162,6 +162,7 @@ def build_condensed_set(
     seconds: float,
     step_sizes: Tensor | None = None,
     partition: int = 1,
+    upsampling: str = "bilinear",
     **provenance: Any,
 ) -> CondensedSet:
     """Build the set of normalised images, in pixel space on the host, with its provenance.
@@ -175,11 +176,13 @@ def build_condensed_set(
         seconds: Time of condensing.
         step_sizes: Learned step sizes of gradient descent, if the method learns them.
         partition: Parts per side of every image, each of which decodes to a full image.
+        upsampling: How a part is enlarged to an image.
         provenance: Further entries of the provenance.
     """
     return CondensedSet.decode(
         denormalize(images_NCHW.detach().float().cpu(), data.mean, data.std, data.whitening),
         partition=partition,
+        upsampling=upsampling,
         labels=labels.cpu(),
         class_names=data.class_names,
         mean=data.mean,

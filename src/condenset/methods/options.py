@@ -56,6 +56,7 @@ class RecipeOptions(TypedDict, total=False):
     steps: int
     student_batch: int | None
     train_images: int
+    upsampling: str
     warmup: float
     width: int
     zca: bool

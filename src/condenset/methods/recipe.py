@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 from condenset import augment
@@ -29,6 +28,7 @@ class Recipe:
 
     choices: ClassVar[Mapping[str, tuple[str, ...]]] = {"init": INITS}  # valid values of fields that are names
     removed_fields: ClassVar[Mapping[str, object]] = {}  # fields of older versions, with the value that is left out
+    added_fields: ClassVar[Mapping[str, object]] = {"zca": False}  # fields with the value of sets that lack them
 
     ipc: int | tuple[int, ...] = 10
     allow_fewer: bool = False
@@ -48,12 +48,12 @@ class Recipe:
 
     def config_fields(self) -> dict[str, Any]:
         """Return the settings as recipe.toml has them."""
-        return dataclasses.asdict(self)
+        return asdict(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the settings as a JSON file has them: a tuple is a list, and `zca` is stated if it is true."""
-        fields = {name: value for name, value in dataclasses.asdict(self).items() if name != "zca" or value}
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
+        """Return the settings as a JSON file has them: a tuple is a list, and `added_fields` are left out."""
+        fields = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+        return {name: value for name, value in fields.items() if (name, value) not in self.added_fields.items()}
 
     def identity(self) -> dict[str, Any]:
         """Return the settings that decide the result; a resumed run compares them with those it began with."""

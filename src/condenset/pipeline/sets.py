@@ -89,6 +89,7 @@ def set_metadata(condensed: CondensedSet) -> dict[str, Any]:
         "images": len(condensed),
         "stored_images": len(condensed.stored_images),
         "partition": condensed.partition,
+        "upsampling": condensed.upsampling if condensed.partition > 1 else None,
         "storage_bytes": condensed.storage_bytes,
         "decoded_bytes": condensed.images.nbytes,
         "shape": list(condensed.images.shape[1:]),

@@ -116,8 +116,14 @@ def test_parts_that_a_recipe_does_not_use() -> None:
     assert make_recipe().parametrization == Parametrization()
     assert set(make_matching().sets.state) == {"images", "velocity"}
     assert set(make_matching(average=0.5).sets.state) == {"images", "velocity", "average"}
-    recipe = make_recipe(partition=2, clamp=True, average=0.5, lr_decay=True, iterations=10)
-    assert recipe.parametrization == Parametrization(partition=2, clamp=True, average_from=5, decay_steps=10)
+    fields: dict[str, Any] = {"partition": 2, "upsampling": "bicubic", "clamp": True}
+    recipe = make_recipe(**fields, average=0.5, lr_decay=True, iterations=10)
+    assert recipe.parametrization == Parametrization(**fields, average_from=5, decay_steps=10)
+
+
+def test_records_state_the_upsampling_unless_it_is_that_of_older_versions() -> None:
+    assert "upsampling" not in make_recipe(partition=2).to_dict()
+    assert make_recipe(partition=2, upsampling="bicubic").to_dict()["upsampling"] == "bicubic"
 
 
 def test_partition_must_divide_the_image_size() -> None:
@@ -134,6 +140,7 @@ def test_partition_must_divide_the_image_size() -> None:
     [
         ({"partition": 0}, "partition must be .*, but got 0"),
         ({"partition": 9}, "partition must be .*, but got 9"),
+        ({"upsampling": "cubic"}, "upsampling cannot be 'cubic'; did you mean 'bicubic'"),
         ({"clamp": 1}, "clamp must be true or false, but got 1"),
         ({"lr_decay": "no"}, "lr_decay must be true or false, but got 'no'"),
         ({"average": 1.5}, "average must be a share of the iterations, from 0 to 1, but got 1.5"),

@@ -212,9 +212,17 @@ class Matcher(LearningProblem):
         def result(index: int, seconds: float) -> CondensedSet:
             images_NCHW, labels = self.sets.result(slices[index])
             recipe: Any = slices[index].recipe
-            partition = self.sets.parametrization.partition
+            parametrization = self.sets.parametrization
             return build_condensed_set(
-                images_NCHW, labels, self.data, recipe, run, seconds, partition=partition, **provenance
+                images_NCHW,
+                labels,
+                self.data,
+                recipe,
+                run,
+                seconds,
+                partition=parametrization.partition,
+                upsampling=parametrization.upsampling,
+                **provenance,
             )
 
         def make_sets(seconds: float) -> list[CondensedSet]:

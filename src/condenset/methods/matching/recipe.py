@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from condenset.augment import STACKED_STRATEGY
 from condenset.config import check_bool_fields, check_int_fields, check_non_negative_field
-from condenset.data.partition import MAX_FACTOR
+from condenset.data.partition import MAX_FACTOR, UPSAMPLINGS
 from condenset.errors import check, check_choice
 from condenset.io.user_directories import absolute_path
 from condenset.methods.matching.objectives import parse_objective
@@ -42,6 +42,7 @@ class DMRecipe(MatchingRecipe):
         pool_size: Networks of the pool that is trained.
         pool_epochs: Epochs of these networks.
         partition: Divide every image into this number of parts per side. Each part decodes to a full image.
+        upsampling: How a part is enlarged: "bilinear" as published, or "bicubic", which is sharper.
         clamp: Keep the pixels within their valid range.
         average: The result is the mean of the images over this share of the iterations, the last ones. 0: the last
             images.
@@ -60,7 +61,9 @@ class DMRecipe(MatchingRecipe):
         **MatchingRecipe.choices,
         "features": FEATURES,
         "sampler": SAMPLERS,
+        "upsampling": UPSAMPLINGS,
     }
+    added_fields: ClassVar[Mapping[str, object]] = {**MatchingRecipe.added_fields, "upsampling": "bilinear"}
 
     objective: str = "mean"
     features: str = "last"
@@ -70,6 +73,7 @@ class DMRecipe(MatchingRecipe):
     pool_size: int = 10
     pool_epochs: int = 60
     partition: int = 1
+    upsampling: str = "bilinear"
     clamp: bool = False
     average: float = 0.0
     lr_decay: bool = False
@@ -92,6 +96,7 @@ class DMRecipe(MatchingRecipe):
         check_int_fields(self, 1, "pool_size", maximum=1000)
         check_int_fields(self, 1, "pool_epochs")
         check_int_fields(self, 1, "partition", maximum=MAX_FACTOR)
+        check_choice("upsampling", self.upsampling, UPSAMPLINGS)
         check_bool_fields(self, "clamp", "lr_decay")
         check_non_negative_field(self, "average")
         check(self.average <= 1, "average must be a share of the iterations, from 0 to 1", self.average)
@@ -108,6 +113,7 @@ class DMRecipe(MatchingRecipe):
         first = self.iterations - round(self.average * self.iterations)
         return Parametrization(
             partition=self.partition,
+            upsampling=self.upsampling,
             clamp=self.clamp,
             average_from=first if self.average else None,
             decay_steps=max(self.iterations, 1) if self.lr_decay else None,

@@ -64,12 +64,14 @@ class Parametrization:
 
     Attributes:
         partition: Divide every image into `partition` x `partition` parts, each of which decodes to a full image.
+        upsampling: How a part is enlarged to an image.
         clamp: Keep the pixels within their valid range after every step.
         average_from: The result is the mean of the images after this iteration. None: the last images.
         decay_steps: The learning rate falls linearly to 0 in this number of iterations. None: it is constant.
     """
 
     partition: int = 1
+    upsampling: str = "bilinear"
     clamp: bool = False
     average_from: int | None = None
     decay_steps: int | None = None
@@ -158,7 +160,7 @@ class SyntheticSets:
 
     def decode(self, images_KICHW: Tensor) -> Tensor:
         """Return the (K, D * I, C, H, W) images that networks see."""
-        return decode_partition(images_KICHW, self.parametrization.partition)
+        return decode_partition(images_KICHW, self.parametrization.partition, self.parametrization.upsampling)
 
     def update(self, chunk: Chunk, gradient: Tensor, clock: Tensor) -> None:
         """Update the images of a chunk by one step of SGD with momentum."""
