@@ -19,6 +19,7 @@ import typer
 
 import condenset as cs
 from condenset.cli.console import print_table
+from condenset.data.class_selection import select_classes
 from condenset.pipeline.request import parse_settings
 from condenset.pipeline.results import condense_cost, format_records
 
@@ -59,6 +60,14 @@ def score_settings(
     }
 
 
+def split_images(
+    dataset: str, data_dir: Path | None, classes: int | None, held_out: float, seed: int
+) -> tuple[cs.ImageData, cs.ImageData]:
+    """Return the training images to condense, and those to score on, of all classes or of the first ones."""
+    train = cs.load(dataset, data_dir=data_dir, verbose=False).train
+    return cs.train_val_split(select_classes(train, train.class_names[:classes]), held_out, seed=seed)
+
+
 def read_records(path: Path | None) -> list[dict[str, Any]]:
     """Return the records of an earlier call."""
     return json.loads(path.read_text()) if path is not None and path.exists() else []
@@ -73,13 +82,14 @@ def main(
     protocol: str = "paper",
     nets: Annotated[int, typer.Option(help="Networks per row.")] = 3,
     epochs: Annotated[int | None, typer.Option(help="Training epochs (default: see the protocol).")] = None,
+    classes: Annotated[int | None, typer.Option(help="Use this number of classes, the first ones.")] = None,
     held_out: Annotated[float, typer.Option(help="Share of the training images to hold out.")] = 0.1,
     seed: int = 0,
     device: str | None = None,
     data_dir: Path | None = None,
     out: Annotated[Path | None, typer.Option(help="JSON file of the rows.")] = None,
 ) -> None:
-    splits = cs.train_val_split(cs.load(dataset, data_dir=data_dir, verbose=False).train, held_out, seed=seed)
+    splits = split_images(dataset, data_dir, classes, held_out, seed)
     evaluation = {"protocol": protocol, "num_networks": nets, **({} if epochs is None else {"epochs": epochs})}
     records = read_records(out)
     for change in changes[len(records) :]:

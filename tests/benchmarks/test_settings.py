@@ -12,6 +12,12 @@ from typer.testing import CliRunner
 OPTIONS = ["digits", "--ipc", "1", "--nets", "1", "--epochs", "2", "--device", "cpu", "--set", "iterations=2"]
 
 
+def test_the_first_classes_alone() -> None:
+    splits = settings.split_images("digits", None, 3, 0.1, 0)
+    assert [data.class_names for data in splits] == [("0", "1", "2")] * 2
+    assert [set(data.labels.tolist()) for data in splits] == [{0, 1, 2}] * 2
+
+
 def test_each_row_has_its_settings_and_a_score(tmp_path: Path) -> None:
     app, out = typer.Typer(), tmp_path / "rows.json"
     app.command()(settings.main)
