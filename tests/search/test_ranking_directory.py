@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from condenset.networks import Architectures
 from condenset.runs import directory as run_directory
 from condenset.runs.context import RunContext
 from condenset.runs.directory import RANKING, RANKING_CHECKPOINT
+from condenset.runs.identity import open_directory
 from condenset.runs.loop import Interrupted
 from condenset.search import ranker
 from condenset.search.ranker import Ranker
@@ -90,12 +92,13 @@ def test_resumed_ranking_trains_only_missing_architectures(
     assert specs == [GOOD]  # results of other settings are not used
 
 
-def test_directories_with_other_content_are_refused(train_val: TrainVal, tmp_path: Path) -> None:
-    path = tmp_path / "notes.txt"
-    path.write_text("notes")
-    with pytest.raises(cs.UserError, match=r"must be empty or come from an earlier call, but contains 'notes\.txt'"):
+@pytest.mark.parametrize("name", ["notes.txt", RANKING])
+def test_directories_with_other_content_are_refused(name: str, train_val: TrainVal, tmp_path: Path) -> None:
+    (tmp_path / name).write_text("mine")
+    message = f"must be empty or come from an earlier call, but contains '{re.escape(name)}'"
+    with pytest.raises(cs.UserError, match=message):
         cs.rank([GOOD], *train_val, directory=tmp_path, **FAST)
-    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("notes.txt", "notes")]
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(name, "mine")]
 
 
 def test_ranking_shares_the_directory_of_a_set(train_val: TrainVal, tmp_path: Path) -> None:
@@ -207,6 +210,7 @@ def test_damaged_checkpoint_stops_the_ranking(
 
 def test_previous_checkpoint_alone_belongs_to_a_ranking(train_val: TrainVal, tmp_path: Path) -> None:
     """A process was killed after it renamed the checkpoint and before it wrote the next one."""
+    open_directory(tmp_path, {})
     rank_until([GOOD], train_val, tmp_path, 0.6)
     (tmp_path / RANKING_CHECKPOINT).rename(tmp_path / f"{RANKING_CHECKPOINT}.previous")
     assert not cs.rank([GOOD], *train_val, directory=tmp_path, **FAST).best.reason

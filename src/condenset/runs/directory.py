@@ -162,7 +162,8 @@ def open_work_directory(directory: str | os.PathLike[str], run: RunContext) -> I
     check_path_encoding(directory)
     with wrap_os_errors(directory):
         names = {path.name for path in directory.iterdir()} if directory.is_dir() else set()
-    others = {name for name in names - WORK_FILES if not name.startswith(".")}
+    own = WORK_FILES if IDENTITY in names else set()
+    others = {name for name in names - own if not name.startswith(".")}
     if others and not holds_config(directory):
         raise UserError(f"{directory} must be empty or come from an earlier call, but contains {min(others)!r}")
     ensure_writable(directory)
