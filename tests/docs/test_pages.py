@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import ast
-import functools
 import inspect
 import re
 import shlex
 import typing
 from pathlib import Path
-from typing import Any
 
 import pytest
-import typer
 
 import condenset as cs
-from condenset.cli.main import app
+from helpers.command_parsing import load_app, parse_command
 from helpers.pages import (
     DOCS,
     PAGES,
@@ -32,7 +29,6 @@ from helpers.pages import (
 
 MAX_CHARACTERS = 450  # five lines of the site
 GENERATED = DOCS / "reference"  # pages that the site generates
-EAGER_OPTIONS = {"--help", "--version", "--install-completion", "--show-completion"}  # parsing them runs them
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
@@ -71,27 +67,6 @@ def test_lists_look_the_same_on_github_and_on_the_site(page: Path) -> None:
 def test_commands_parse(page: Path) -> None:
     for line in list_commands(page):
         parse_command(shlex.split(line, comments=True)[1:])
-
-
-@functools.cache
-def load_app() -> Any:
-    return typer.main.get_command(app)
-
-
-def parse_command(words: list[str]) -> None:
-    """Parse the words after `condenset` as the command line does, without running the command.
-
-    Raises:
-        Exception: An error of typer, for an unknown command or option or a value of the wrong type.
-    """
-    command = load_app()
-    context = command.context_class(command, info_name="condenset")
-    while words and hasattr(command, "commands") and not words[0].startswith("-"):
-        assert words[0] in command.commands, words
-        command, words = command.commands[words[0]], words[1:]
-        context = command.context_class(command, info_name=command.name, parent=context)
-    if words and not EAGER_OPTIONS & set(words):
-        command.parse_args(context, words)
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.parent.name in ("guides", "start")], ids=name_of)
