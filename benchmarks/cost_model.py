@@ -52,7 +52,7 @@ class Problem:
         images: Number of training images.
         size: Image size in pixels.
         ipc: Images per class of the set.
-        passes: Passes of decoded images per stored image: partition squared, twice that with calibration.
+        passes: Passes per stored image: the images that it holds, twice that with calibration.
         iterations: Number of iterations.
         batch: Real images per class and iteration.
     """

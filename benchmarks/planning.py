@@ -80,7 +80,7 @@ GPU_SETTINGS = (
         size=32,
         ipc=10,
         method="dmplus",
-        fields={"iterations": 2_000, "pool_size": 3, "pool_epochs": 20},
+        fields={"decoder": "bilinear", "iterations": 2_000, "pool_size": 3, "pool_epochs": 20},
         protocol=GPU_PROTOCOL,
     ),
     Setting(classes=200, images=500, size=64, ipc=10, method="dm", fields={"iterations": 800}, protocol=GPU_PROTOCOL),

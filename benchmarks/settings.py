@@ -20,6 +20,7 @@ import typer
 import condenset as cs
 from condenset.cli.console import print_table
 from condenset.data.class_selection import select_classes
+from condenset.errors import check_int
 from condenset.pipeline.request import parse_settings
 from condenset.pipeline.results import condense_cost, format_records
 
@@ -61,11 +62,13 @@ def score_settings(
 
 
 def split_images(
-    dataset: str, data_dir: Path | None, classes: int | None, held_out: float, seed: int
+    dataset: str, data_dir: Path | None, num_classes: int | None, held_out: float, seed: int
 ) -> tuple[cs.ImageData, cs.ImageData]:
     """Return the training images to condense, and those to score on, of all classes or of the first ones."""
     train = cs.load(dataset, data_dir=data_dir, verbose=False).train
-    return cs.train_val_split(select_classes(train, train.class_names[:classes]), held_out, seed=seed)
+    if num_classes is not None:
+        check_int("--classes", num_classes, 1, train.num_classes)
+    return cs.train_val_split(select_classes(train, train.class_names[:num_classes]), held_out, seed=seed)
 
 
 def read_records(path: Path | None) -> list[dict[str, Any]]:
@@ -95,7 +98,7 @@ def main(
     for change in changes[len(records) :]:
         text = " ".join([*(settings or []), change])
         record = score_settings(splits, method, ipc, text, evaluation, seed=seed, device=device)
-        records.append({"dataset": dataset, "change": change, **record})
+        records.append({"dataset": dataset, "change": change, "classes": splits[0].num_classes, **record})
         print(f"{text}: {100 * record['accuracy_mean']:.1f} ± {100 * record['accuracy_std']:.1f}", flush=True)
         if out is not None:
             out.write_text(format_records(records) + "\n")

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 import settings
 import typer
 from typer.testing import CliRunner
+
+from condenset.errors import UserError
 
 OPTIONS = ["digits", "--ipc", "1", "--nets", "1", "--epochs", "2", "--device", "cpu", "--set", "iterations=2"]
 
@@ -16,6 +19,8 @@ def test_the_first_classes_alone() -> None:
     splits = settings.split_images("digits", None, 3, 0.1, 0)
     assert [data.class_names for data in splits] == [("0", "1", "2")] * 2
     assert [set(data.labels.tolist()) for data in splits] == [{0, 1, 2}] * 2
+    with pytest.raises(UserError, match="--classes must be at most 10"):
+        settings.split_images("digits", None, 11, 0.1, 0)
 
 
 def test_each_row_has_its_settings_and_a_score(tmp_path: Path) -> None:

@@ -109,7 +109,8 @@ def test_show_describes_stored_and_decoded_images(condenset: CommandRunner, toy:
     options = ("--method", "dm", "--set", "partition=2", "--iterations", 1, *TINY_NETWORK)
     condenset("condense", toy, "--ipc", 2, *options, "--out", "b")
     lines = dict(line.split(maxsplit=1) for line in condenset("show", "b").out.splitlines())
-    assert (lines["images"], lines["storage"]) == ("24 of 1x8x8, stored as 6, 3 classes", "1.5 KiB, 6 KiB decoded")
+    assert lines["images"] == "24 of 1x8x8, stored as 6 (partition 2, bilinear), 3 classes"
+    assert lines["storage"] == "1.5 KiB, 6 KiB decoded"
     metadata = json.loads(condenset("show", "b", "--json").out)
     names = ("images", "stored_images", "partition", "storage_bytes", "decoded_bytes", "shape")
     assert [metadata[name] for name in names] == [24, 6, 2, 6 * 8 * 8 * 4, 24 * 8 * 8 * 4, [1, 8, 8]]

@@ -65,10 +65,12 @@ def test_run_directory_with_a_link_is_not_written_to(
 
 
 def test_python_calls_refuse_links_in_their_directory(toy: Path, tmp_path: Path) -> None:
-    (tmp_path / "work").mkdir()
+    train = cs.load(toy).train
+    cs.condense(train, "random", ipc=1, directory=tmp_path / "work")
+    (tmp_path / "work" / "events.jsonl").unlink(missing_ok=True)
     (tmp_path / "work" / "events.jsonl").symlink_to(tmp_path / "outside")
     with pytest.raises(cs.UserError, match="must not contain symbolic links"):
-        cs.condense(cs.load(toy).train, "random", ipc=1, directory=tmp_path / "work")
+        cs.condense(train, "random", ipc=1, directory=tmp_path / "work")
     assert not (tmp_path / "outside").exists()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import re
 from pathlib import Path
@@ -17,8 +18,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import condenset as cs
+from condenset.continual import memory as memory_module
 from condenset.continual.exemplars import ClassExemplars, merge_exemplars, split_exemplars
 from condenset.data.class_selection import select_classes
+from condenset.data.partition import UNPARTITIONED, PartLayout
 from condenset.io.files import write_tensors
 from condenset.methods import METHODS, make_recipe
 from condenset.runs.context import RunContext
@@ -387,8 +390,28 @@ def test_classes_do_not_share_storage() -> None:
     assert num_bytes == [2 * 3 * 8 * 8 * 4] * 3
 
 
+def test_a_memory_of_an_older_version_continues_with_its_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory, data = tiny_memory("dm", allow_fewer=True), tiny_data([6, 5])
+    assert memory.recipe(data).layout == UNPARTITIONED
+    for name, decoder in (("class 0", "bilinear"), ("class 1", "ycbcr")):  # the presets change between the steps
+        monkeypatch.setattr(memory_module, "make_recipe", functools.partial(make_recipe, partition=2, decoder=decoder))
+        memory.add(select_classes(data, [name]))
+        assert memory.set.layout == PartLayout(2, "bilinear")
+        assert "decoder" not in memory.set.provenance["recipe"]
+
+
+def test_a_memory_stores_partitioned_images_of_other_methods() -> None:
+    memory, data = tiny_memory("random", allow_fewer=True), tiny_data([6, 5])
+    partitioned = tiny_memory("dm", partition=2, decoder="bicubic", allow_fewer=True)
+    partitioned.add(select_classes(data, ["class 0"]))
+    memory.store(partitioned.set, memory.prepare_step(select_classes(data, ["class 0"])))
+    assert torch.equal(memory.set.images, partitioned.set.images)
+    with pytest.raises(cs.UserError, match="partition 2 and decoder bicubic as in earlier steps"):
+        memory.add(select_classes(data, ["class 1"]))
+
+
 def test_a_memory_stores_partitioned_images(tmp_path: Path) -> None:
-    memory = tiny_memory("dm", partition=2, upsampling="bicubic", on_repeat="merge", allow_fewer=True)
+    memory = tiny_memory("dm", partition=2, decoder="bicubic", on_repeat="merge", allow_fewer=True)
     data = tiny_data([6, 5, 6, 4])
     memory.add(select_classes(data, ["class 0", "class 1"]))
     memory.add(select_classes(data, ["class 1", "class 2"]))
@@ -399,9 +422,10 @@ def test_a_memory_stores_partitioned_images(tmp_path: Path) -> None:
     assert torch.equal(loaded.set.images, memory.set.images)
     assert loaded.train(epochs=1).class_names == memory.class_names
     step = loaded.prepare_step(select_classes(data, ["class 3"]))
+    assert loaded.recipe(step).layout == PartLayout(2, "bicubic")
     for fields, message in (
-        ({}, "partition of the set must be 2 as in earlier steps, but got 1"),
-        ({"partition": 2}, "upsampling of the set must be bicubic as in earlier steps, but got 'bilinear'"),
+        ({}, "partition 2 and decoder bicubic as in earlier steps, but got '1 and bilinear'"),
+        ({"partition": 2}, "partition 2 and decoder bicubic as in earlier steps, but got '2 and bilinear'"),
     ):
         other = tiny_memory("dm", allow_fewer=True, **fields)
         with pytest.raises(cs.UserError, match=message):

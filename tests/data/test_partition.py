@@ -1,4 +1,4 @@
-"""Partition: decoding is upsampling of the parts, and sets store compact images."""
+"""Partition: stored images decode to several images."""
 
 from __future__ import annotations
 
@@ -13,44 +13,80 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import condenset as cs
-from condenset.data.partition import UPSAMPLINGS, check_partition, decode_labels, decode_partition, encode_partition
+from condenset.data.partition import UNPARTITIONED, NormalizedParts, PartLayout
 from condenset.io.files import read_tensors, write_tensors
 from helpers.reference_dm import decode_image
 
 FACTORS = [(2, 8), (3, 6), (4, 8)]  # parts per side, image size
+LAYOUTS = [
+    *((PartLayout(factor, decoder), size) for factor, size in FACTORS for decoder in ("bilinear", "bicubic")),
+    *((PartLayout(factor, "ycbcr"), size) for factor, size in ((1, 4), (2, 8), (3, 12))),
+]
 
 
 def random_images(*shape: int) -> Tensor:
     return torch.rand(*shape, generator=torch.Generator().manual_seed(1))
 
 
-@pytest.mark.parametrize("upsampling", UPSAMPLINGS)
-@pytest.mark.parametrize(("factor", "size"), FACTORS)
-def test_decoding_is_upsampling(factor: int, size: int, upsampling: str) -> None:
-    compact = random_images(2, 3, 3, size, size).requires_grad_()  # classes, images, channels, height, width
-    decoded = decode_partition(compact, factor, upsampling)
-    images = [decode_image(image, factor, upsampling) for class_images in compact for image in class_images]
+@pytest.mark.parametrize(("layout", "size"), LAYOUTS)
+def test_decoding_enlarges_every_part(layout: PartLayout, size: int) -> None:
+    stored = random_images(2, 3, 3, size, size).requires_grad_()  # classes, images, channels, height, width
+    decoded = layout.decode(stored)
+    images = [decode_image(image, layout.partition, layout.decoder) for image in stored.flatten(0, 1)]
     expected = torch.cat(images).view_as(decoded)
-    assert decoded.shape == (2, 3 * factor**2, 3, size, size)
-    torch.testing.assert_close(decoded, expected)
+    num_parts = layout.partition**2 * (2 if layout.decoder == "ycbcr" else 1)
+    assert decoded.shape == (2, 3 * num_parts, 3, size, size)
+    torch.testing.assert_close(decoded, expected, rtol=1e-5, atol=1e-5)
     target = random_images(*decoded.shape)
-    gradient, expected_gradient = (torch.autograd.grad((x * target).sum(), compact)[0] for x in (decoded, expected))
-    torch.testing.assert_close(gradient, expected_gradient)
+    gradient, expected_gradient = (torch.autograd.grad((x * target).sum(), stored)[0] for x in (decoded, expected))
+    torch.testing.assert_close(gradient, expected_gradient, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(("factor", "size"), FACTORS)
 def test_encoding_stores_every_image_at_a_fraction_of_its_size(factor: int, size: int) -> None:
     images = random_images(2, 2 * factor**2, 3, size, size)
-    compact = encode_partition(images, factor)
-    assert compact.shape == (2, 2, 3, size, size)
+    stored = PartLayout(factor).encode(images)
+    assert stored.shape == (2, 2, 3, size, size)
     part = size // factor
     for label, index in ((0, 0), (1, 1)):
         for position in range(factor**2):
             y, x = (part * number for number in divmod(position, factor))
             small = F.interpolate(images[label, index * factor**2 + position][None], size=part, mode="area")[0]
-            torch.testing.assert_close(compact[label, index, :, y : y + part, x : x + part], small)
-    constant = random_images(factor**2, 1, 1, 1).expand(-1, 3, size, size)
-    torch.testing.assert_close(decode_partition(encode_partition(constant, factor), factor), constant)
+            torch.testing.assert_close(stored[label, index, :, y : y + part, x : x + part], small)
+
+
+@pytest.mark.parametrize(("layout", "size"), LAYOUTS)
+def test_encoding_keeps_the_order_and_the_colour_of_images(layout: PartLayout, size: int) -> None:
+    uniform = random_images(2, 2 * layout.num_parts, 3, 1, 1).expand(-1, -1, -1, size, size)
+    torch.testing.assert_close(layout.decode(layout.encode(uniform)), uniform)
+
+
+def test_ycbcr_stores_colour_at_half_the_resolution_of_brightness() -> None:
+    layout, squares = PartLayout(2, "ycbcr"), torch.tensor([[1.0, 0.0], [0.0, 1.0]]).repeat(4, 4)
+    pattern = squares.repeat_interleave(2, 0).repeat_interleave(2, 1)  # squares of two pixels, which halving keeps
+    black = torch.zeros_like(pattern)
+    red = layout.decode(layout.encode(torch.stack((pattern, black, black)).expand(8, 3, 16, 16)))
+    brightness = 0.299 * red[:, 0] + 0.587 * red[:, 1] + 0.114 * red[:, 2]
+    colour = red[:, 0] - red[:, 1]
+    assert brightness.std((1, 2)).min() > 0.25 * 0.299  # of 0.5 without a loss
+    assert colour.std() < 0.01 and abs(colour.mean() - 0.5) < 0.01
+
+
+def test_normalised_images_decode_as_pixels_do() -> None:
+    mean, std = (0.5, 0.3, 0.4), (0.2, 0.3, 0.25)
+    mean_C11, std_C11 = torch.tensor(mean)[:, None, None], torch.tensor(std)[:, None, None]
+    for layout in (PartLayout(2, "bicubic"), PartLayout(2, "ycbcr")):
+        parts = NormalizedParts(layout, mean, std, torch.device("cpu"))
+        images = random_images(layout.num_parts, 3, 8, 8)
+        stored = layout.encode(images)
+        normalized = parts.encode((images - mean_C11) / std_C11)
+        stored_mean, stored_std = (torch.tensor(stats)[:, None, None] for stats in layout.stored_stats(mean, std))
+        torch.testing.assert_close(normalized * stored_std + stored_mean, stored)
+        torch.testing.assert_close(parts.decode(normalized) * std_C11 + mean_C11, layout.decode(stored))
+        lower, upper = (bound * stored_std + stored_mean for bound in parts.stored_range)
+        assert ((stored >= lower - 1e-6) & (stored <= upper + 1e-6)).all()
+        expected = ([0, 0, -0.5], [1, 1, 0.5]) if layout.uses_ycbcr else ([0, 0, 0], [1, 1, 1])
+        torch.testing.assert_close(torch.stack((lower.flatten(), upper.flatten())), torch.tensor(expected).float())
 
 
 def test_changed_images_of_a_partitioned_set_are_not_lost(tmp_path: Path) -> None:
@@ -71,24 +107,47 @@ def test_changed_images_of_a_partitioned_set_are_not_lost(tmp_path: Path) -> Non
         dataclasses.replace(condensed, compact=None)
 
 
+@pytest.mark.parametrize("decoder", ["nearest", None, 7])
+def test_sets_without_parts_have_a_known_decoder(decoder: Any) -> None:
+    fields: dict[str, Any] = {"class_names": ("a",), "mean": (0.0,) * 3, "std": (1.0,) * 3}
+    images, labels = random_images(2, 3, 8, 8), torch.zeros(2, dtype=torch.int64)
+    with pytest.raises(cs.UserError, match=f"decoder must be one of bilinear, bicubic, ycbcr, but got {decoder!r}"):
+        cs.CondensedSet(images=images, labels=labels, decoder=decoder, **fields)
+    with pytest.raises(cs.UserError, match="decoder must be"):
+        cs.CondensedSet.decode(images, labels=labels, decoder=decoder, **fields)
+    assert cs.CondensedSet(images=images, labels=labels, decoder="bicubic", **fields).decoder == "bilinear"
+
+
 def test_factor_one_changes_nothing() -> None:
     images = random_images(2, 3, 8, 8)
-    assert decode_partition(images, 1) is images
-    assert encode_partition(images, 1) is images
+    assert UNPARTITIONED.decode(images) is images
+    assert UNPARTITIONED.encode(images) is images
 
 
 def test_parts_have_the_label_of_their_image() -> None:
-    assert decode_labels(torch.tensor([1, 0]), 2).tolist() == [1, 1, 1, 1, 0, 0, 0, 0]
+    assert PartLayout(2).decode_labels(torch.tensor([1, 0])).tolist() == [1, 1, 1, 1, 0, 0, 0, 0]
     soft = torch.tensor([[0.2, 0.8], [0.6, 0.4]])
-    assert torch.equal(decode_labels(soft, 2), soft[[0] * 4 + [1] * 4])
+    assert torch.equal(PartLayout(1, "ycbcr").decode_labels(soft), soft[[0, 0, 1, 1]])
 
 
-@pytest.mark.parametrize(("size", "factor"), [(8, 3), (7, 2), (2, 4)])
-def test_factor_must_divide_the_image_size(size: int, factor: int) -> None:
-    with pytest.raises(
-        cs.UserError, match=rf"\Apartition must divide the image size of {size} pixels, but got {factor}\Z"
-    ):
-        check_partition(size, factor)
+@pytest.mark.parametrize(
+    ("layout", "channels", "size", "message"),
+    [
+        (PartLayout(3), 3, 8, "partition must divide the image size of 8 pixels, but got 3"),
+        (PartLayout(2), 3, 7, "partition must divide the image size of 7 pixels, but got 2"),
+        (PartLayout(4), 3, 2, "partition must divide the image size of 2 pixels, but got 4"),
+        (PartLayout(2, "ycbcr"), 1, 8, "images must have 3 channels with the decoder ycbcr, but got 1"),
+        (
+            PartLayout(2, "ycbcr"),
+            3,
+            14,
+            "partition must divide the image size of 14 pixels into parts of even size with ycbcr, but got 2",
+        ),
+    ],
+)
+def test_images_must_fit_the_layout(layout: PartLayout, channels: int, size: int, message: str) -> None:
+    with pytest.raises(cs.UserError, match=rf"\A{message}\Z"):
+        layout.check_shape(channels, size)
 
 
 def make_set(factor: int = 2, **fields: Any) -> cs.CondensedSet:
@@ -109,7 +168,7 @@ def test_a_set_has_compact_and_decoded_images() -> None:
     assert condensed.compact is not None
     assert torch.equal(condensed.compact, random_images(3, 3, 8, 8))
     assert condensed.stored_images is condensed.compact
-    assert torch.equal(condensed.images, decode_partition(condensed.compact, 2))
+    assert torch.equal(condensed.images, PartLayout(2).decode(condensed.compact))
     assert (len(condensed), condensed.images.shape) == (12, (12, 3, 8, 8))
     assert condensed.labels.tolist() == [0] * 4 + [1] * 8
     assert repr(condensed) == (
@@ -138,13 +197,21 @@ def test_files_contain_the_compact_images(tmp_path: Path, labels: Tensor) -> Non
     assert loaded.fingerprint != make_set(4, labels=labels).fingerprint
 
 
-def test_files_record_the_upsampling(tmp_path: Path) -> None:
-    condensed, path = make_set(upsampling="bicubic"), tmp_path / "set.safetensors"
-    assert not torch.allclose(condensed.images, make_set().images, atol=1e-3)
+@pytest.mark.parametrize(("factor", "decoder"), [(2, "bicubic"), (2, "ycbcr"), (1, "ycbcr")])
+def test_files_record_the_decoder(tmp_path: Path, factor: int, decoder: str) -> None:
+    condensed, path = make_set(factor, decoder=decoder), tmp_path / "set.safetensors"
     condensed.save(path)
     loaded = cs.CondensedSet.load(path)
-    assert loaded.upsampling == "bicubic"
+    assert (loaded.partition, loaded.decoder) == (factor, decoder)
     assert torch.equal(loaded.images, condensed.images)
+    assert torch.equal(loaded.labels, condensed.labels)
+    assert torch.equal(loaded.stored_images, random_images(3, 3, 8, 8))
+    assert json.loads(read_tensors(path)[1]["condenset"])["format"] == 2  # older versions do not read it
+
+
+def test_a_set_without_stored_images_has_no_decoder() -> None:
+    condensed = make_set(decoder="bicubic")
+    assert dataclasses.replace(condensed, compact=None, partition=1).decoder == "bilinear"
 
 
 def test_files_of_older_versions_decode_bilinearly(tmp_path: Path) -> None:
@@ -152,7 +219,8 @@ def test_files_of_older_versions_decode_bilinearly(tmp_path: Path) -> None:
     condensed.save(path)
     tensors, metadata = read_tensors(path)
     content = json.loads(metadata["condenset"])
-    del content["upsampling"]
+    assert content["format"] == 1
+    del content["decoder"]
     write_tensors(path, tensors, {"condenset": json.dumps(content)})
     assert torch.equal(cs.CondensedSet.load(path).images, condensed.images)
 
@@ -169,8 +237,8 @@ def test_files_of_older_versions_decode_bilinearly(tmp_path: Path) -> None:
         ({"partition": "2"}, "partition must be .*, but got '2'"),
         ({"partition": None}, "partition must be .*, but got None"),
         ({"partition": 3}, "partition must divide the image size of 8 pixels, but got 3"),
-        ({"upsampling": "nearest"}, "upsampling must be one of bilinear, bicubic, but got 'nearest'"),
-        ({"upsampling": None}, "upsampling must be one of bilinear, bicubic, but got None"),
+        ({"decoder": "nearest"}, "decoder must be one of bilinear, bicubic, ycbcr, but got 'nearest'"),
+        ({"decoder": None}, "decoder must be one of bilinear, bicubic, ycbcr, but got None"),
         ({"images": torch.rand(3, 3, 8, 6)}, "square"),
         ({"images": torch.rand(3, 8, 8)}, r"\(3, 8, 8\)"),
         ({"images": torch.rand(3, 0, 8, 8)}, r"\(3, 0, 8, 8\)"),
@@ -188,7 +256,7 @@ def test_damaged_files_are_rejected_in_one_line(tmp_path: Path, change: dict[str
     tensors, metadata = read_tensors(path)
     content = json.loads(metadata["condenset"])
     name, value = next(iter(change.items()))
-    if name in ("partition", "upsampling"):
+    if name in ("partition", "decoder"):
         content[name] = value
     else:
         tensors[name] = value

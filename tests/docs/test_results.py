@@ -20,6 +20,7 @@ from helpers.command_parsing import parse_command
 from helpers.pages import name_of
 
 RECORDS = sorted(path for path in RESULTS.glob("*.json") if path.name != PUBLISHED)
+NUM_CLASSES = {"digits": 10, "mnist": 10, "cifar10": 10, "cifar100": 100, "tinyimagenet": 200}
 SIZES = {"digits": 8, "mnist": 28, "cifar10": 32, "cifar100": 32, "tinyimagenet": 64}
 
 
@@ -58,7 +59,7 @@ def plan_recipe(record: dict[str, Any], options: dict[str, Any]) -> Recipe:
 
 
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.name)
-def test_commands_plan_the_iterations_of_their_records(path: Path) -> None:
+def test_commands_plan_the_iterations_and_images_of_their_records(path: Path) -> None:
     """A changed default would make a published number impossible to repeat."""
     for record in json.loads(path.read_text(encoding="utf-8")):
         if record.get("method") in METHODS and record.get("iterations"):
@@ -66,6 +67,8 @@ def test_commands_plan_the_iterations_of_their_records(path: Path) -> None:
                 if name in ("run", "compare", "condense"):
                     planned: Any = plan_recipe(record, options)
                     assert planned.iterations == record["iterations"], record["command"]
+                    num_images = NUM_CLASSES[record["dataset"]] * record["ipc"] * planned.layout.num_parts
+                    assert num_images == record.get("images", num_images), record["command"]
 
 
 def test_results_pages_have_only_generated_tables_of_accuracies() -> None:

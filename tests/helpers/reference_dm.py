@@ -119,12 +119,33 @@ def augment_class(images_NCHW: Tensor, stages: augment.Stages, uniform_U: Tensor
     return images_NCHW
 
 
-def decode_image(image_CHW: Tensor, factor: int, upsampling: str = "bilinear") -> Tensor:
-    """Return the images that a compact image holds: each of its `factor` x `factor` parts, upsampled."""
+def decode_image(image_CHW: Tensor, factor: int, decoder: str = "bilinear") -> Tensor:
+    """Return the images that a stored image holds: each of its parts, enlarged."""
+    size = image_CHW.shape[-1]
+    if decoder == "ycbcr":
+        return decode_ycbcr(image_CHW, factor)
+    parts = split_image(image_CHW, factor)
+    return torch.cat([F.interpolate(part[None], size=(size, size), mode=decoder) for part in parts])
+
+
+def decode_ycbcr(image_CHW: Tensor, factor: int) -> Tensor:
+    """Return the images whose brightness is in the first two planes, and whose colour is in the third."""
+    size = image_CHW.shape[-1]
+    brightness = [tile for plane in image_CHW[:2] for tile in split_image(plane[None], factor)]
+    colour = split_image(image_CHW[2:], 2 * factor)
+    tiles = zip(brightness, colour[::2], colour[1::2], strict=True)
+    images = []
+    for planes in tiles:
+        y, cb, cr = (F.interpolate(plane[None], size=(size, size), mode="bicubic")[0, 0] for plane in planes)
+        images.append(torch.stack((y + 1.402 * cr, y - 0.344136 * cb - 0.714136 * cr, y + 1.772 * cb)))
+    return torch.stack(images)
+
+
+def split_image(image_CHW: Tensor, factor: int) -> list[Tensor]:
+    """Return the `factor` x `factor` parts of an image, row by row."""
     size = image_CHW.shape[-1]
     rows = [row.split(size // factor, dim=2) for row in image_CHW.split(size // factor, dim=1)]
-    parts = [part for row in rows for part in row]
-    return torch.cat([F.interpolate(part[None], size=(size, size), mode=upsampling) for part in parts])
+    return [part for row in rows for part in row]
 
 
 def matching_loss(

@@ -99,6 +99,15 @@ def test_a_set_of_another_seed_is_refused(tmp_path: Path) -> None:
         execute_in(tmp_path, plan, seed=1)
 
 
+def test_a_set_of_another_decoder_is_refused(tmp_path: Path) -> None:
+    fields: dict[str, Any] = {"iterations": 1, "network": NETWORK, "partition": 2, "decoder": "bicubic"}
+    execute_in(tmp_path, make_tiny_plan(methods=("dm",), ipcs=(1,), recipe_fields=fields))
+    (tmp_path / "results.json").unlink()
+    bilinear = make_tiny_plan(methods=("dm",), ipcs=(1,), recipe_fields={**fields, "decoder": "bilinear"})
+    with pytest.raises(UserError, match=r"belongs to another recipe \(it differs in decoder\)"):
+        execute_in(tmp_path, bilinear)
+
+
 def test_a_set_of_another_recipe_is_refused_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     execute_in(
         tmp_path, make_tiny_plan(methods=("dm",), ipcs=(2,), recipe_fields={"iterations": 1, "network": NETWORK})

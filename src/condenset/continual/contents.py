@@ -13,6 +13,7 @@ from condenset.continual.exemplars import ClassExemplars, merge_exemplars, split
 from condenset.continual.steps import ImageFormat
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
+from condenset.data.partition import UNPARTITIONED, PartLayout
 from condenset.errors import UserError, check
 
 
@@ -22,15 +23,13 @@ class MemoryContents:
 
     Attributes:
         image_format: What all images have in common. None until the first step.
-        partition: Parts per side of a stored image, each of which decodes to an image.
-        upsampling: How a part is enlarged to an image.
+        layout: How a stored image holds several images.
         exemplars: Images by class name, in the order of labels.
         steps: A record of each step.
     """
 
     image_format: ImageFormat | None = None
-    partition: int = 1
-    upsampling: str = "bilinear"
+    layout: PartLayout = UNPARTITIONED
     exemplars: dict[str, ClassExemplars] = field(default_factory=dict)
     steps: list[dict[str, Any]] = field(default_factory=list)
 
@@ -52,11 +51,10 @@ class MemoryContents:
         arrived = split_by_class(condensed, step, counts, list(self.exemplars))
         kinds = {exemplars.soft_IK is None for exemplars in (*self.exemplars.values(), *arrived.values())}
         check(len(kinds) == 1, "labels must be all hard or all soft", "both")
-        for field_name in ("partition", "upsampling"):
-            earlier, value = getattr(self, field_name), getattr(condensed, field_name)
-            same = not self.exemplars or value == earlier
-            check(same, f"the {field_name} of the set must be {earlier} as in earlier steps", value)
-            setattr(self, field_name, value)
+        expected = self.layout if self.exemplars else condensed.layout
+        rule = f"the set must have partition {expected.partition} and decoder {expected.decoder} as in earlier steps"
+        check(condensed.layout == expected, rule, f"{condensed.partition} and {condensed.decoder}")
+        self.layout = expected
         for name, new in arrived.items():
             old = self.exemplars.get(name)
             self.exemplars[name] = merge_exemplars(name, old, new, ipc, seed) if old else new
@@ -70,8 +68,8 @@ class MemoryContents:
         hard_labels = torch.repeat_interleave(torch.arange(len(stored)), torch.tensor(list(map(len, stored))))
         return CondensedSet.decode(
             torch.cat([exemplars.images_ICHW for exemplars in stored]),
-            partition=self.partition,
-            upsampling=self.upsampling,
+            partition=self.layout.partition,
+            decoder=self.layout.decoder,
             labels=torch.cat(soft_labels) if soft_labels else hard_labels,
             class_names=tuple(self.exemplars),
             mean=image_format.mean,
@@ -116,8 +114,7 @@ class MemoryContents:
         check(len(steps) > 0, "the metadata must have at least one step", steps)
         return cls(
             image_format=ImageFormat(name, shape, condensed.mean, condensed.std, condensed.allow_hflip),
-            partition=condensed.partition,
-            upsampling=condensed.upsampling,
+            layout=condensed.layout,
             exemplars=dict(zip(condensed.class_names, exemplars, strict=True)),
             steps=steps,
         )

@@ -13,6 +13,7 @@ from typing import Any, Unpack
 import torch
 
 from condenset import augment
+from condenset.config import field_names
 from condenset.continual.contents import MemoryContents
 from condenset.continual.steps import ImageFormat, choose_format, read_step
 from condenset.continual.training import train_classifier
@@ -157,12 +158,16 @@ class Memory:
 
     def recipe(self, step: ImageData) -> Recipe:
         """Return the recipe that a step is condensed with."""
-        return self._make_recipe(step.name, step.size, allow_hflip=step.allow_hflip)
+        return self._make_recipe(self._format_of(step))
 
-    def _make_recipe(self, dataset: str, size: int, *, allow_hflip: bool) -> Recipe:
+    def _make_recipe(self, image_format: ImageFormat) -> Recipe:
+        channels, size, _ = image_format.shape
         options = {"schedule": self.schedule, **self.fields, "zca": False}
-        recipe = make_recipe(self.method, ipc=self.ipc, name=dataset, size=size, **options)
-        return augment.remove_unused_flip(recipe, allow_hflip=allow_hflip)
+        recipe = make_recipe(self.method, ipc=self.ipc, name=image_format.name, size=size, channels=channels, **options)
+        if self._contents.exemplars:  # the presets may differ from those of earlier steps
+            layout, names = dataclasses.asdict(self._contents.layout), field_names(type(recipe))
+            recipe = dataclasses.replace(recipe, **{name: layout[name] for name in layout.keys() & names})
+        return augment.remove_unused_flip(recipe, allow_hflip=image_format.allow_hflip)
 
     @torch_defaults()
     def store(self, condensed: CondensedSet, step: ImageData) -> None:
@@ -286,8 +291,7 @@ class Memory:
 
     def _provenance(self) -> dict[str, Any]:
         image_format = self._contents.require_format()
-        name, size = image_format.name, image_format.shape[-1]
-        recipe = self._make_recipe(name, size, allow_hflip=image_format.allow_hflip).to_dict()
+        recipe = self._make_recipe(image_format).to_dict()
         if not METHODS[self.method].network_fits_evaluation:
             del recipe["network"]  # it fits only the learned step sizes, which each step has for its own classes
         settings = {name: getattr(self, name) for name in SETTINGS}

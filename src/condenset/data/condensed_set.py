@@ -25,7 +25,7 @@ from condenset.data.image_data import (
     one_line,
 )
 from condenset.data.ipc import format_ipc
-from condenset.data.partition import MAX_FACTOR, check_compact, decode_labels, decode_partition
+from condenset.data.partition import UNPARTITIONED, PartLayout, check_stored
 from condenset.data.set_checks import (
     check_decoded,
     check_labels,
@@ -35,13 +35,13 @@ from condenset.data.set_checks import (
 )
 from condenset.data.transform import augment_inputs, normalize, normalize_pixels
 from condenset.data.whitening import Whitening, read_whitening
-from condenset.errors import UserError, check, check_int, check_type, option
+from condenset.errors import UserError, check, check_type, option
 from condenset.io.directories import wrap_os_errors
 from condenset.io.files import write_tensors
 from condenset.io.metadata import read_tensor_file
 from condenset.io.user_directories import expand_user
 
-SET_FORMAT = 1  # version of the file format
+SET_FORMAT = 2  # version of the file format: 2 has other decoders than bilinear upsampling
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -63,7 +63,7 @@ class CondensedSet(ExportMethods, Dataset[tuple[Tensor, Tensor]]):
         provenance: How the set was made: method, recipe, seed, version, fingerprint of the source data, seconds, …
         compact: The stored images, each part of which decodes to one of `images`. None: `images` are stored.
         partition: Parts per side of a stored image.
-        upsampling: How a part is enlarged to an image: "bilinear" or "bicubic".
+        decoder: How the parts become images: "bilinear", "bicubic" or "ycbcr".
         whitening: ZCA whitening that networks expect in place of the normalisation. None: images are normalised.
 
     Raises:
@@ -88,28 +88,34 @@ class CondensedSet(ExportMethods, Dataset[tuple[Tensor, Tensor]]):
     provenance: Mapping[str, Any] = field(default_factory=dict)
     compact: Tensor | None = None
     partition: int = 1
-    upsampling: str = "bilinear"
+    decoder: str = "bilinear"
     whitening: Whitening | None = None
 
     @classmethod
     def decode(
-        cls, compact: Tensor, *, labels: Tensor, partition: int = 1, upsampling: str = "bilinear", **fields: Any
+        cls, compact: Tensor, *, labels: Tensor, partition: int = 1, decoder: str = "bilinear", **fields: Any
     ) -> CondensedSet:
         """Build a set from its stored images.
 
         Args:
             compact: (N, C, H, W) stored images.
             labels: Their labels. The parts of an image have the same label.
-            partition: Parts per side of a stored image, each of which decodes to an image. 1: the images themselves.
-            upsampling: How a part is enlarged to an image: "bilinear" or "bicubic".
+            partition: Parts per side of a stored image.
+            decoder: How the parts become images: "bilinear" or "bicubic" upsampling; or "ycbcr", with colour at half
+                the resolution and twice as many images.
             fields: The other fields.
         """
-        if partition == 1:
+        layout = PartLayout(partition, decoder)
+        if layout.num_parts == 1:
             return cls(images=compact, labels=labels, **fields)
-        check_compact(compact, partition, upsampling, labels)
-        images, all_labels = decode_partition(compact, partition, upsampling), decode_labels(labels, partition)
-        fields |= {"partition": partition, "upsampling": upsampling}
-        return cls(images=images, labels=all_labels, compact=compact, **fields)
+        check_stored(compact, layout, labels)
+        images, all_labels = layout.decode(compact), layout.decode_labels(labels)
+        return cls(images=images, labels=all_labels, compact=compact, partition=partition, decoder=decoder, **fields)
+
+    @property
+    def layout(self) -> PartLayout:
+        """How the stored images hold the images."""
+        return PartLayout(self.partition, self.decoder)
 
     @property
     def stored_images(self) -> Tensor:
@@ -119,7 +125,7 @@ class CondensedSet(ExportMethods, Dataset[tuple[Tensor, Tensor]]):
     @property
     def stored_labels(self) -> Tensor:
         """The labels of the stored images."""
-        return self.labels[:: self.partition**2].contiguous()
+        return self.labels[:: self.layout.num_parts].contiguous()
 
     @property
     def storage_bytes(self) -> int:
@@ -144,7 +150,9 @@ class CondensedSet(ExportMethods, Dataset[tuple[Tensor, Tensor]]):
         check(isinstance(recipe, Mapping), "the recipe in the provenance must be a mapping", type(recipe).__name__)
         check(bool(torch.isfinite(images).all()), "images must be finite", "NaN or infinity")
         check_labels(self.labels, len(images), self.num_classes)
-        check_stored_images(self.compact, self.partition, self.upsampling, len(images))
+        check_stored_images(self.compact, self.layout, len(images))
+        if self.compact is None:
+            object.__setattr__(self, "decoder", UNPARTITIONED.decoder)
         check_normalization(self)
         check_whitening(self.whitening, images)
         check_step_sizes(self.step_sizes)
@@ -255,10 +263,10 @@ class CondensedSet(ExportMethods, Dataset[tuple[Tensor, Tensor]]):
             hint = "for other formats use to_folder, to_npz, to_hf, to_webdataset or to_pt"
             raise UserError(f"a set file must end in .safetensors, but got '{path}'; {hint}")
         if self.compact is not None:
-            check_decoded(self.images, self.labels, self.compact, self.partition, self.upsampling)
+            check_decoded(self.images, self.labels, self.compact, self.layout)
         metadata = {
-            "format": SET_FORMAT,
-            **({"partition": self.partition, "upsampling": self.upsampling} if self.partition > 1 else {}),
+            "format": SET_FORMAT if self.decoder != "bilinear" else 1,  # older versions read format 1
+            **({} if self.compact is None else {"partition": self.partition, "decoder": self.decoder}),
             "class_names": list(self.class_names),
             "mean": list(self.mean),
             "std": list(self.std),
@@ -294,8 +302,8 @@ class CondensedSet(ExportMethods, Dataset[tuple[Tensor, Tensor]]):
             return cls.decode(
                 tensors["images"].clone(),
                 labels=tensors["labels"].clone(),
-                partition=check_int("partition", metadata.get("partition", 1), 1, MAX_FACTOR),
-                upsampling=metadata.get("upsampling", "bilinear"),  # the only one of older versions
+                partition=metadata.get("partition", 1),
+                decoder=metadata.get("decoder", "bilinear"),  # the only one of format 1
                 class_names=metadata["class_names"],
                 mean=metadata["mean"],
                 std=metadata["std"],

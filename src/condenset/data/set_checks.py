@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from condenset.data.partition import check_compact, decode_labels, decode_partition
+from condenset.data.partition import PartLayout, check_stored
 from condenset.data.whitening import Whitening
 from condenset.errors import UserError, check
 
@@ -28,23 +28,22 @@ def check_labels(labels: Tensor, num_images: int, num_classes: int) -> None:
         check(bool((labels >= 0).all()), "soft labels must be probabilities, not logits", float(labels.min()))
 
 
-def check_stored_images(compact: Tensor | None, partition: int, upsampling: str, num_images: int) -> None:
+def check_stored_images(compact: Tensor | None, layout: PartLayout, num_images: int) -> None:
     """Raise a UserError unless stored images, if there are any, decode to this number of images."""
     if compact is None:
-        check(partition == 1, "partition must be 1 without stored images (compact)", partition)
+        check(layout.partition == 1, "partition must be 1 without stored images (compact)", layout.partition)
     else:
-        check_compact(compact, partition, upsampling)
-        num = len(compact) * partition**2
+        check_stored(compact, layout)
+        num = len(compact) * layout.num_parts
         check(num_images == num, f"images must be the {num} images that the stored ones decode to", num_images)
 
 
-def check_decoded(images: Tensor, labels: Tensor, compact: Tensor, partition: int, upsampling: str) -> None:
+def check_decoded(images: Tensor, labels: Tensor, compact: Tensor, layout: PartLayout) -> None:
     """Raise a UserError if images or labels are not those that the stored images decode to. A file would lose them."""
-    num_parts = partition**2
-    same_labels = torch.equal(labels, decode_labels(labels[::num_parts], partition))
+    num_parts = layout.num_parts
+    same_labels = torch.equal(labels, layout.decode_labels(labels[::num_parts]))
     pairs = zip(images.split(BLOCK * num_parts), compact.split(BLOCK), strict=True)
-    decoded = ((a, decode_partition(b, partition, upsampling)) for a, b in pairs)
-    if not same_labels or not all(torch.allclose(a, b, atol=1e-4) for a, b in decoded):
+    if not same_labels or not all(torch.allclose(a, layout.decode(b), atol=1e-4) for a, b in pairs):
         way_out = "to keep the change, replace compact by None and partition by 1"
         raise UserError(f"images and labels must be those that the stored images decode to; {way_out}")
 

@@ -12,7 +12,7 @@ from typing import Any
 from condenset.augment import remove_unused_flip
 from condenset.config import field_names
 from condenset.data.image_data import ImageData
-from condenset.methods import METHODS, Recipe, make_recipe
+from condenset.methods import METHODS, Recipe, make_recipe_for
 from condenset.training.protocol import Protocol, make_protocol
 
 SCALES = ("tiny", "small", "paper")
@@ -39,12 +39,12 @@ def scaled_recipe(
     chosen = {name: value for name, value in fields.items() if name in names}
     scaled = entry.tiny if scale == "tiny" else {}
     settings = {**scaled, **chosen, "ipc": ipc}
-    recipe = make_recipe(method, name=data.name, size=data.size, schedule=schedule, **settings)
+    recipe = make_recipe_for(method, data, schedule=schedule, **settings)
     if scale == "small" and "iterations" in names and "iterations" not in chosen:
         preset: int = recipe.iterations  # type: ignore[attr-defined]
         iterations: dict[str, Any] = {"iterations": min(entry.small_iterations(recipe), preset)}
         recipe = dataclasses.replace(recipe, **iterations)
-    return remove_unused_flip(recipe, allow_hflip=data.allow_hflip)
+    return recipe
 
 
 def scaled_protocol(scale: str, data: ImageData, fields: Mapping[str, Any], *, whole: bool = False) -> Protocol:

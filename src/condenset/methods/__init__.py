@@ -4,7 +4,7 @@ import importlib
 
 from condenset.methods.matching.recipe import DMRecipe
 from condenset.methods.recipe import Recipe
-from condenset.methods.registry import METHODS, Method, make_recipe, method_of, register_method
+from condenset.methods.registry import METHODS, Method, make_recipe, make_recipe_for, method_of, register_method
 
 __all__ = [
     "METHODS",
@@ -12,6 +12,7 @@ __all__ = [
     "Method",
     "Recipe",
     "make_recipe",
+    "make_recipe_for",
     "method_of",
     "register_method",
 ]

@@ -12,7 +12,7 @@ from condenset import __version__
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
 from condenset.data.ipc import MAX_NAMES, expand_ipc, format_ipc
-from condenset.data.partition import encode_partition
+from condenset.data.partition import UNPARTITIONED, NormalizedParts, PartLayout
 from condenset.data.stores.class_store import ClassStore
 from condenset.data.transform import denormalize
 from condenset.engine import rng
@@ -109,11 +109,11 @@ def initial_images(store: ClassStore, init: str, seed: int, num: int) -> Tensor:
     return rng.normal(key, 0, store.stream_ids(classes_K), math.prod(shape)).view(-1, *shape)
 
 
-def initial_compact_images(store: ClassStore, init: str, seed: int, num: int, partition: int) -> Tensor:
-    """Return (K, num, C, H, W) images to start from, whose parts decode to real images: see `encode_partition`."""
+def initial_stored_images(store: ClassStore, init: str, seed: int, num: int, parts: NormalizedParts) -> Tensor:
+    """Return (K, num, C, H, W) stored images to start from, which hold real images."""
     if init == "noise":
         return initial_images(store, init, seed, num)
-    return encode_partition(initial_images(store, init, seed, num * partition**2), partition)
+    return parts.encode(initial_images(store, init, seed, num * parts.layout.num_parts))
 
 
 def default_partition(size: int, max_factor: int = 2) -> int:
@@ -161,28 +161,27 @@ def build_condensed_set(
     run: RunContext,
     seconds: float,
     step_sizes: Tensor | None = None,
-    partition: int = 1,
-    upsampling: str = "bilinear",
+    layout: PartLayout = UNPARTITIONED,
     **provenance: Any,
 ) -> CondensedSet:
     """Build the set of normalised images, in pixel space on the host, with its provenance.
 
     Args:
-        images_NCHW: Normalised images.
+        images_NCHW: Normalised images, as the set stores them.
         labels: Hard labels (N,) or soft labels (N, K).
         data: The source dataset.
         recipe: The settings it was made by.
         run: The run that made it.
         seconds: Time of condensing.
         step_sizes: Learned step sizes of gradient descent, if the method learns them.
-        partition: Parts per side of every image, each of which decodes to a full image.
-        upsampling: How a part is enlarged to an image.
+        layout: How a stored image holds several images.
         provenance: Further entries of the provenance.
     """
+    mean, std = layout.stored_stats(data.mean, data.std)
     return CondensedSet.decode(
-        denormalize(images_NCHW.detach().float().cpu(), data.mean, data.std, data.whitening),
-        partition=partition,
-        upsampling=upsampling,
+        denormalize(images_NCHW.detach().float().cpu(), mean, std, data.whitening),
+        partition=layout.partition,
+        decoder=layout.decoder,
         labels=labels.cpu(),
         class_names=data.class_names,
         mean=data.mean,

@@ -22,6 +22,7 @@ class RecipeOptions(TypedDict, total=False):
     batch_size: int
     calibration: float
     clamp: bool
+    decoder: str
     depth: int
     discrimination: float
     epochs: int
@@ -56,7 +57,6 @@ class RecipeOptions(TypedDict, total=False):
     steps: int
     student_batch: int | None
     train_images: int
-    upsampling: str
     warmup: float
     width: int
     zca: bool

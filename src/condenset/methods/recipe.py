@@ -9,10 +9,12 @@ from typing import Any, ClassVar
 from condenset import augment
 from condenset.config import check_bool_fields, check_int_fields, check_momentum_field, check_positive_fields
 from condenset.data.ipc import check_ipc, mean_ipc
+from condenset.data.partition import UNPARTITIONED, PartLayout
 from condenset.errors import check, check_choice, option
 
 INITS = ("real", "noise")
-ZCA_FIELDS = {"partition": 1, "clamp": False}  # parts and pixel limits of whitened images have no meaning
+# Parts and pixel limits of whitened images have no meaning.
+ZCA_FIELDS = {"partition": 1, "decoder": "bilinear", "clamp": False}
 TINY_NETWORK = "convnet(width=16, depth=2)"  # for runs of seconds
 
 
@@ -28,7 +30,7 @@ class Recipe:
 
     choices: ClassVar[Mapping[str, tuple[str, ...]]] = {"init": INITS}  # valid values of fields that are names
     removed_fields: ClassVar[Mapping[str, object]] = {}  # fields of older versions, with the value that is left out
-    added_fields: ClassVar[Mapping[str, object]] = {"zca": False}  # fields with the value of sets that lack them
+    added_fields: ClassVar[Mapping[str, object]] = {"zca": False}  # fields that older versions lack, with their value
 
     ipc: int | tuple[int, ...] = 10
     allow_fewer: bool = False
@@ -42,6 +44,11 @@ class Recipe:
             check(value == expected, f"{name} must be {str(expected).lower()} with {option('zca', True)}", value)
 
     @property
+    def layout(self) -> PartLayout:
+        """How a stored image of the set holds several images."""
+        return UNPARTITIONED
+
+    @property
     def image_steps(self) -> int:
         """Optimisation steps of the images in the whole run; 0 for methods that select images."""
         return getattr(self, "iterations", 0)
@@ -51,7 +58,7 @@ class Recipe:
         return asdict(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the settings as a JSON file has them: a tuple is a list, and `added_fields` are left out."""
+        """Return the settings as a JSON file has them: without `added_fields` that have the value of older versions."""
         fields = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
         return {name: value for name, value in fields.items() if (name, value) not in self.added_fields.items()}
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from condenset.augment import remove_unused_flip
 from condenset.config import describe_fields, field_names, make_config
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
 from condenset.data.ipc import Ipc, check_ipc, mean_ipc
+from condenset.data.partition import suitable_decoder
 from condenset.data.stores.streamed_store import check_images_fit
 from condenset.errors import UserError, check_choice, option
 from condenset.methods.recipe import ZCA_FIELDS, Recipe
@@ -192,7 +195,16 @@ def find_shared(recipes: Mapping[Key, Recipe]) -> dict[Key, dict[Key, Recipe]]:
     return shared
 
 
-def make_recipe(method: str, *, ipc: Ipc, name: str, size: int, schedule: str | None = None, **fields: Any) -> Recipe:
+def make_recipe(
+    method: str,
+    *,
+    ipc: Ipc,
+    name: str,
+    size: int,
+    channels: int = 3,
+    schedule: str | None = None,
+    **fields: Any,
+) -> Recipe:
     """Build a recipe: the defaults of the method, its presets for the dataset, its schedule, then these fields.
 
     Args:
@@ -200,6 +212,7 @@ def make_recipe(method: str, *, ipc: Ipc, name: str, size: int, schedule: str | 
         ipc: Images per class: one number, or one per class. Presets depend on the mean.
         name: Name of the dataset, which presets depend on.
         size: Image size in pixels.
+        channels: Channels of the images.
         schedule: Name of one of the method's schedules. None: the first one, if there are any.
         fields: Fields of the recipe. They override presets and schedule.
     """
@@ -213,7 +226,24 @@ def make_recipe(method: str, *, ipc: Ipc, name: str, size: int, schedule: str | 
         presets |= entry.schedules[schedule](mean, name, size)
     if (presets | fields).get("zca"):
         presets |= {key: value for key, value in ZCA_FIELDS.items() if key in field_names(entry.recipe)}
-    return make_config(entry.recipe, f"an option of {method}", {"ipc": ipc, **presets, **fields})
+    recipe = make_config(entry.recipe, f"an option of {method}", {"ipc": ipc, **presets, **fields})
+    if presets.get("decoder") == "ycbcr" and "decoder" not in fields:
+        changes: dict[str, Any] = {"decoder": suitable_decoder(recipe.layout.partition, channels, size)}
+        recipe = dataclasses.replace(recipe, **changes)
+    return recipe
+
+
+def make_recipe_for(method: str, data: ImageData, *, schedule: str | None = None, **fields: Any) -> Recipe:
+    """Build the recipe of a method for a dataset, see `make_recipe`. It states what is applied: no flip if not allowed.
+
+    Args:
+        method: Name of the method.
+        data: The training images.
+        schedule: As in `make_recipe`.
+        fields: Fields of the recipe.
+    """
+    image: dict[str, Any] = {"name": data.name, "size": data.size, "channels": data.channels}
+    return remove_unused_flip(make_recipe(method, schedule=schedule, **image, **fields), allow_hflip=data.allow_hflip)
 
 
 def check_schedule(schedule: str, methods: Collection[str]) -> None:

@@ -210,7 +210,7 @@ class DividedJob:
             torch.cat([part.stored_images for part in parts]),
             labels=torch.cat(labels),
             partition=parts[0].partition,
-            upsampling=parts[0].upsampling,
+            decoder=parts[0].decoder,
             class_names=data.class_names,
             mean=data.mean,
             std=data.std,

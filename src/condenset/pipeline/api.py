@@ -21,7 +21,7 @@ from condenset.engine.options import EngineOptions
 from condenset.errors import UserError, check, warn_user
 from condenset.io.bytesize import parse_bytes
 from condenset.io.progress import make_progress
-from condenset.methods import Recipe, make_recipe, method_of
+from condenset.methods import Recipe, make_recipe_for, method_of
 from condenset.methods.options import RecipeOptions, name_functions
 from condenset.methods.registry import check_method_memory
 from condenset.methods.sharding import check_divisible
@@ -105,14 +105,14 @@ def condense(
         names = [name for name, value in given.items() if value is not None] + sorted(options)
         check(not names, "a recipe must come without other settings", names)
         recipe = dataclasses.replace(method, ipc=resolve_ipc(data, method.ipc, allow_fewer=method.allow_fewer))
+        recipe = remove_unused_flip(recipe, allow_hflip=data.allow_hflip)
     else:
         if ipc is not None and ipc_share is not None:
             raise UserError("ipc and ipc_share exclude each other: give one of the two")
         allow_fewer = options.get("allow_fewer") is True
         numbers = resolve_ipc(data, Recipe.ipc if ipc is None else ipc, ipc_share, allow_fewer=allow_fewer)
         fields = name_functions(options)
-        recipe = make_recipe(method, ipc=numbers, name=data.name, size=data.size, schedule=schedule, **fields)
-    recipe = remove_unused_flip(recipe, allow_hflip=data.allow_hflip)
+        recipe = make_recipe_for(method, data, ipc=numbers, schedule=schedule, **fields)
     run = RunContext(
         seed=seed,
         compute=ComputeDevice.select(device, precision),

@@ -155,8 +155,8 @@ def load_stored_set(path: Path, recipe: Recipe, data: ImageData, run: RunContext
     except UserError as error:
         raise UserError(f"{error}; delete it to make the set again") from None
     provenance = condensed.provenance
-    expected = _set_settings(recipe, data, run) | {"seed": run.seed, "zca": recipe.zca}
-    stored = {**field_defaults(recipe), **provenance}  # an older set lacks fields that were added later
+    expected = {**recipe.added_fields, **_set_settings(recipe, data, run), "seed": run.seed}
+    stored = {**field_defaults(recipe), **recipe.added_fields, **provenance}  # an older set lacks added fields
     stored |= provenance.get("recipe_identity", provenance.get("recipe", {}))
     if names := [name for name, value in expected.items() if stored.get(name) != value]:
         recipe_text = f"another recipe (it differs in {', '.join(names)})"

@@ -73,6 +73,8 @@ def _parse_job(row: dict[str, Any]) -> Job:
     method = row.pop("method")
     recipe = METHODS.lookup(method).recipe
     row = {name: value for name, value in row.items() if (name, value) not in recipe.removed_fields.items()}
+    if field_names(recipe) - row.keys() <= recipe.added_fields.keys():  # an older version wrote all of its fields
+        row = {**recipe.added_fields, **row}
     for name in row:
         check_choice(f"an option of {method}", name, sorted(field_names(recipe)))
     fields = {"ipc": DEFAULT_IPC, **row}

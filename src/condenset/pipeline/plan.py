@@ -15,7 +15,7 @@ from condenset.data.stores.streamed_store import check_images_fit
 from condenset.data.whitening import check_whitening_size
 from condenset.engine.memory import check_network_fits
 from condenset.errors import UserError, check, check_int
-from condenset.methods import METHODS, Recipe, make_recipe
+from condenset.methods import METHODS, Recipe, make_recipe_for
 from condenset.methods.common import images_per_class
 from condenset.methods.registry import check_method_memory, find_shared
 from condenset.methods.sharding import check_divisible
@@ -112,9 +112,8 @@ def make_plan(data: ImageData, request: RunRequest, base: Plan | None = None, **
     jobs = []
     for method, ipc in pairs:
         fields = {**_config_fields(data, request, base, method, ipc), **request.fields_for(method), "ipc": ipc}
-        schedule = request.schedule_for(method)
-        recipe = make_recipe(method, name=data.name, size=data.size, schedule=schedule, **fields)
-        jobs.append(Job(method=method, recipe=remove_unused_flip(recipe, allow_hflip=data.allow_hflip)))
+        recipe = make_recipe_for(method, data, schedule=request.schedule_for(method), **fields)
+        jobs.append(Job(method=method, recipe=recipe))
     protocol = _plan_protocol(data, request, base, jobs) if request.evaluate else None
     whole = _plan_whole_protocol(data, request, base, protocol) if protocol else None
     if whole:
@@ -189,7 +188,7 @@ def _config_fields(data: ImageData, request: RunRequest, base: Plan | None, meth
     fields = dict(job.explicit)
 
     def defaults(number: Ipc, schedule: str | None) -> dict[str, Any]:
-        return dataclasses.asdict(make_recipe(method, name=data.name, size=data.size, ipc=number, schedule=schedule))
+        return dataclasses.asdict(make_recipe_for(method, data, ipc=number, schedule=schedule))
 
     old_defaults = [(defaults(job.recipe.ipc, name), name) for name in METHODS[method].schedules or (None,)]
     old, schedule = max(old_defaults, key=lambda pair: sum(pair[0][name] == fields[name] for name in fields))

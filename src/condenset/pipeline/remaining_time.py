@@ -114,7 +114,7 @@ def _list_stages(plan: Plan, data: ImageData, finished: Container[str], condense
 
 
 def _scoring_stage(job: Job, position: tuple[int, int], protocol: Protocol, num_images: int) -> Stage:
-    num_images *= getattr(job.recipe, "partition", 1) ** 2
+    num_images *= job.recipe.layout.num_parts if job.recipe else 1
     return Stage(
         position=position,
         kind=(SCORING, protocol.network),

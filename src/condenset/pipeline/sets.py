@@ -89,7 +89,7 @@ def set_metadata(condensed: CondensedSet) -> dict[str, Any]:
         "images": len(condensed),
         "stored_images": len(condensed.stored_images),
         "partition": condensed.partition,
-        "upsampling": condensed.upsampling if condensed.partition > 1 else None,
+        "decoder": None if condensed.compact is None else condensed.decoder,
         "storage_bytes": condensed.storage_bytes,
         "decoded_bytes": condensed.images.nbytes,
         "shape": list(condensed.images.shape[1:]),
@@ -112,7 +112,8 @@ def set_summary(condensed: CondensedSet) -> dict[str, Any]:
         name: format_ipc(value) if name == "ipc" else value for name, value in provenance.get("recipe", {}).items()
     }
     shape = "x".join(map(str, images.shape[1:]))
-    stored = "" if condensed.compact is None else f", stored as {len(condensed.compact)}"
+    layout = f"partition {condensed.partition}, {condensed.decoder}"
+    stored = "" if condensed.compact is None else f", stored as {len(condensed.compact)} ({layout})"
     decoded = "" if condensed.compact is None else f", {format_bytes(images.nbytes)} decoded"
     summary = {
         "images": f"{len(condensed)} of {shape}{stored}, {condensed.num_classes} classes",

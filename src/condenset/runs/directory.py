@@ -154,18 +154,20 @@ def check_output_directory(out: Path | None, *, overwrite: bool) -> None:
 def open_work_directory(directory: str | os.PathLike[str], run: RunContext) -> Iterator[Path]:
     """Set, lock and yield the directory of a resumable call from Python, such as `condense(directory=...)`.
 
-    It is created if needed. It must be empty, a run directory, or contain only files of earlier calls. All calls
-    compute with the number of CPU threads of the first one, so that a resumed call has the same result.
+    It is created if needed. It must be empty, a run directory, or contain the identity and other files of earlier
+    calls. All calls compute with the number of CPU threads of the first one, so that a resumed call has the same
+    result.
     """
     check_path("directory", directory)
     directory = expand_user(directory)
     check_path_encoding(directory)
     with wrap_os_errors(directory):
         names = {path.name for path in directory.iterdir()} if directory.is_dir() else set()
-    own = WORK_FILES if IDENTITY in names else set()
-    others = {name for name in names - own if not name.startswith(".")}
+    expected = WORK_FILES if IDENTITY in names else set()
+    others = {name for name in names - expected if not name.startswith(".")}
     if others and not holds_config(directory):
-        raise UserError(f"{directory} must be empty or come from an earlier call, but contains {min(others)!r}")
+        content = f"contains '{min(others)}'" + (f" and no {IDENTITY}" if others <= WORK_FILES else "")
+        raise UserError(f"{directory} must be empty or come from an earlier call, but {content}: use another directory")
     ensure_writable(directory)
     with lock_directory(directory):
         remove_temporary_run_files(directory)

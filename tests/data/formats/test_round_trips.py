@@ -85,12 +85,13 @@ def test_all_formats_keep_everything(name: str, condensed: cs.CondensedSet, tmp_
     assert [path.name for path in tmp_path.iterdir()] == [export(condensed, name, tmp_path, overwrite=True).name]
 
 
+@pytest.mark.parametrize("decoder", ["bilinear", "ycbcr"])
 @pytest.mark.parametrize("name", NAMES)
-def test_partitioned_sets_have_the_same_images(name: str, tmp_path: Path) -> None:
-    fields = {"class_names": ("a", "b"), "mean": (0.5,), "std": (0.5,)}
-    condensed = cs.CondensedSet.decode(torch.rand(2, 1, 8, 8), labels=torch.tensor([0, 1]), partition=2, **fields)
+def test_partitioned_sets_have_the_same_images(name: str, decoder: str, tmp_path: Path) -> None:
+    fields = {"class_names": ("a", "b"), "mean": (0.5,) * 3, "std": (0.5,) * 3, "partition": 2, "decoder": decoder}
+    condensed = cs.CondensedSet.decode(torch.rand(2, 3, 8, 8), labels=torch.tensor([0, 1]), **fields)
     back = cs.import_set(export(condensed, name, tmp_path))
-    assert len(back) == 8 and back.partition == (1 if FORMATS[name].suffix else 2)
+    assert len(back) == len(condensed) and back.partition == (1 if FORMATS[name].suffix else 2)
     torch.testing.assert_close(back.images, condensed.images, rtol=0, atol=1e-6)
 
 

@@ -23,7 +23,6 @@ from helpers.reference_dm import augment_class, decode_image, tiny_data
 
 CPU = ComputeDevice.select("cpu")
 NUM_STEPS, FACTOR, IPC, LR, MOMENTUM, CALIBRATION = 4, 2, 3, 20.0, 0.5, 0.7
-UPSAMPLING = "bicubic"
 COUNTS = {"equal": [6, 6, 6], "unequal": [7, 2, 5, 4]}
 BATCH_NORM = "convnet(width=8, depth=2, norm='batch')"
 PIXEL_RANGE = (-2.0, 2.0)  # of normalised pixels: the mean of tiny images is 0.5, and their deviation 0.25
@@ -45,7 +44,7 @@ def make_recipe(directory: Path, counts: list[int], *, network: str = SPEC, **fi
         "sampler": "interpolated",
         "pool": str(pool.directory),
         "partition": FACTOR,
-        "upsampling": UPSAMPLING,
+        "decoder": "bicubic",
         "clamp": True,
         "average": 0.5,
         "lr_decay": True,
@@ -84,7 +83,7 @@ def reference_loss(matching: DistributionMatching, counts: list[int], synthetic:
         )[0]
         pixels = (data.images[data.labels == label][index].float() / 255 - 0.5) / 0.25
         real.append(augment_class(pixels, stages, uniforms[label]))
-        parts = torch.cat([decode_image(image, FACTOR, UPSAMPLING) for image in images])
+        parts = torch.cat([decode_image(image, FACTOR, recipe.decoder) for image in images])
         decoded.append(augment_class(parts, stages, uniforms[label]))
     loss = torch.zeros(())
     real_features, features = (apply_network(network.embed, x, batch_norm=batch_norm) for x in (real, decoded))
@@ -96,11 +95,19 @@ def reference_loss(matching: DistributionMatching, counts: list[int], synthetic:
 
 
 @pytest.mark.parametrize(
-    ("name", "spec", "chunk"), [("equal", SPEC, None), ("unequal", SPEC, 2), ("unequal", BATCH_NORM, None)]
+    ("name", "spec", "chunk", "decoder"),
+    [
+        ("equal", SPEC, None, "bicubic"),
+        ("equal", SPEC, None, "ycbcr"),
+        ("unequal", SPEC, 2, "bicubic"),
+        ("unequal", BATCH_NORM, None, "ycbcr"),
+    ],
 )
-def test_all_parts_together_equal_the_reference(tmp_path: Path, name: str, spec: str, chunk: int | None) -> None:
+def test_all_parts_together_equal_the_reference(
+    tmp_path: Path, name: str, spec: str, chunk: int | None, decoder: str
+) -> None:
     counts, run = COUNTS[name], RunContext(seed=3, compute=CPU, classes_per_chunk=chunk)
-    matching = make_problem(tiny_data(counts), [make_recipe(tmp_path, counts, network=spec)], run)
+    matching = make_problem(tiny_data(counts), [make_recipe(tmp_path, counts, network=spec, decoder=decoder)], run)
     sizes, sets = [min(IPC, count) for count in counts], matching.sets
     synthetic = [nn.Parameter(images[:size].clone()) for images, size in zip(sets.images_KICHW, sizes, strict=True)]
     optimizer = torch.optim.SGD(synthetic, lr=LR, momentum=MOMENTUM)
@@ -136,7 +143,7 @@ def test_result_has_the_decoded_mean_of_the_last_iterates(tmp_path: Path) -> Non
     assert condensed.compact is not None
     torch.testing.assert_close(normalize(condensed.compact, data.mean, data.std), compact, rtol=0, atol=1e-5)
     assert (condensed.compact.min() >= -1e-6) and (condensed.compact.max() <= 1 + 1e-6)
-    expected = torch.cat([decode_image(image, FACTOR, UPSAMPLING) for image in condensed.compact])
+    expected = torch.cat([decode_image(image, FACTOR, "bicubic") for image in condensed.compact])
     torch.testing.assert_close(condensed.images, expected)
     assert condensed.labels.bincount().tolist() == [FACTOR**2 * min(IPC, count) for count in COUNTS["unequal"]]
 

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from condenset.engine import ComputeDevice
-from condenset.methods import METHODS, DMRecipe, make_recipe
+from condenset.errors import UserError
+from condenset.methods import METHODS, DMRecipe, make_recipe, make_recipe_for
 from condenset.methods.registry import method_of
 from condenset.runs.context import RunContext
 from helpers.reference_dm import tiny_data
@@ -78,6 +79,25 @@ def test_partition_of_dmplus_for_one_image_per_class() -> None:
     sizes = (8, 28, 32, 33, 34, 35, 64)
     partitions = [make_recipe("dmplus", ipc=1, name="own", size=size).partition for size in sizes]
     assert partitions == [1, 2, 4, 3, 2, 1, 4]
+
+
+def test_decoder_of_dmplus_depends_on_parts_and_channels() -> None:
+    recipes = {size: make_recipe("dmplus", ipc=10, name="own", size=size) for size in (8, 27, 28, 30, 32, 64)}
+    decoders = {size: recipe.decoder for size, recipe in recipes.items()}
+    assert decoders == {8: "bilinear", 27: "bilinear", 28: "ycbcr", 30: "bicubic", 32: "ycbcr", 64: "ycbcr"}
+    assert make_recipe("dmplus", ipc=10, name="own", size=32, channels=1).decoder == "bicubic"
+    for partition, decoder in ((1, "bilinear"), (2, "ycbcr"), (4, "bicubic")):
+        assert make_recipe("dmplus", ipc=10, name="own", size=28, partition=partition).decoder == decoder
+    grey = tiny_data([6, 6], channels=1, size=16)
+    assert make_recipe_for("dmplus", grey, ipc=1).decoder == "bicubic"
+    with pytest.raises(UserError, match="images must have 3 channels with the decoder ycbcr, but got 1"):
+        fields = {**METHODS["dmplus"].tiny, "decoder": "ycbcr"}
+        METHODS["dmplus"].condense(grey, make_recipe_for("dmplus", grey, ipc=1, **fields), RunContext(compute=CPU))
+
+
+def test_large_images_of_dmplus_have_smaller_batches() -> None:
+    recipes = [make_recipe("dmplus", ipc=10, name="own", size=size) for size in (32, 64)]
+    assert [(recipe.batch_size, recipe.iterations) for recipe in recipes] == [(256, 10_000), (128, 4_000)]
 
 
 def test_calibration_of_dmplus_falls_with_the_size_of_the_set_and_grows_with_the_number_of_classes() -> None:

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 from condenset import UserError
-from condenset.data.partition import encode_partition
+from condenset.data.image_data import ImageData
+from condenset.data.partition import PartLayout
+from condenset.data.transform import denormalize
 from condenset.engine import ComputeDevice
 from condenset.methods import DMRecipe
 from condenset.methods.matching.dm import DistributionMatching, check_recipe, condense, make_problem
@@ -19,6 +21,7 @@ from condenset.runs.context import RunContext
 from helpers.reference_dm import tiny_data
 
 CPU = ComputeDevice.select("cpu")
+LAYOUTS = (PartLayout(2), PartLayout(4), PartLayout(2, "bicubic"), PartLayout(2, "ycbcr"), PartLayout(4, "ycbcr"))
 
 
 def make_recipe(**fields: Any) -> DMRecipe:
@@ -38,16 +41,29 @@ def run_steps(matching: DistributionMatching) -> list[Tensor]:
     return iterates
 
 
-@pytest.mark.parametrize("factor", [2, 4])
-def test_every_part_starts_from_another_real_image(factor: int) -> None:
-    data = tiny_data([20, 20])
-    plain, compact = (
-        condense(data, make_recipe(ipc=ipc, partition=partition, iterations=0), RunContext(seed=3, compute=CPU))
-        for ipc, partition in ((factor**2, 1), (1, factor))
-    )
-    assert compact.compact is not None
-    torch.testing.assert_close(compact.compact, encode_partition(plain.images, factor))
-    assert len(plain.images.flatten(1).unique(dim=0)) == 2 * factor**2
+def colourful_data() -> ImageData:
+    """Return images whose channels have different means and standard deviations."""
+    return dataclasses.replace(tiny_data([40, 40]), mean=(0.2, 0.5, 0.7), std=(0.1, 0.25, 0.5))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_every_part_starts_from_another_real_image(layout: PartLayout) -> None:
+    run = RunContext(seed=3, compute=CPU)
+    plain = condense(colourful_data(), make_recipe(ipc=layout.num_parts, iterations=0), run)
+    recipe = make_recipe(partition=layout.partition, decoder=layout.decoder, iterations=0)
+    stored = condense(colourful_data(), recipe, run).stored_images
+    torch.testing.assert_close(stored, layout.encode(plain.images))
+    assert len(plain.images.flatten(1).unique(dim=0)) == 2 * layout.num_parts
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_result_has_the_images_that_networks_saw(layout: PartLayout) -> None:
+    data, recipe = colourful_data(), make_recipe(partition=layout.partition, decoder=layout.decoder)
+    condensed = condense(data, recipe, RunContext(seed=3, compute=CPU))
+    matching = make_problem(data, [recipe], RunContext(seed=3, compute=CPU))
+    last = run_steps(matching)[-1]
+    images = denormalize(matching.sets.parts.decode(last).flatten(0, 1), data.mean, data.std)
+    torch.testing.assert_close(condensed.images, images, rtol=1e-4, atol=1e-4)
 
 
 def test_sets_that_could_not_be_decoded_are_refused_before_the_first_iteration(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,14 +108,29 @@ def test_averaging_does_not_change_the_iterates() -> None:
 
 
 def test_clamped_pixels_are_in_their_range() -> None:
-    data = dataclasses.replace(tiny_data([8, 8]), mean=(0.2, 0.5, 0.7), std=(0.1, 0.25, 0.5))
     clamped, free = (
-        condense(data, make_recipe(clamp=clamp, lr=100.0), RunContext(compute=CPU)).images for clamp in (True, False)
+        condense(colourful_data(), make_recipe(clamp=clamp, lr=100.0), RunContext(compute=CPU)).images
+        for clamp in (True, False)
     )
     for channel in range(3):
         assert free[:, channel].min() < -0.1 and free[:, channel].max() > 1.1
         assert clamped[:, channel].min() == pytest.approx(0, abs=1e-6)
         assert clamped[:, channel].max() == pytest.approx(1, abs=1e-6)
+
+
+def test_clamped_brightness_and_colour_are_in_their_range() -> None:
+    clamped, free = (
+        condense(
+            colourful_data(),
+            make_recipe(clamp=clamp, lr=100.0, partition=2, decoder="ycbcr"),
+            RunContext(compute=CPU),
+        ).stored_images
+        for clamp in (True, False)
+    )
+    for channel, (lower, upper) in enumerate([(0, 1), (0, 1), (-0.5, 0.5)]):
+        assert free[:, channel].min() < lower - 0.1 and free[:, channel].max() > upper + 0.1
+        assert clamped[:, channel].min() == pytest.approx(lower, abs=1e-6)
+        assert clamped[:, channel].max() == pytest.approx(upper, abs=1e-6)
 
 
 def test_learning_rate_falls_linearly() -> None:
@@ -116,14 +147,14 @@ def test_parts_that_a_recipe_does_not_use() -> None:
     assert make_recipe().parametrization == Parametrization()
     assert set(make_matching().sets.state) == {"images", "velocity"}
     assert set(make_matching(average=0.5).sets.state) == {"images", "velocity", "average"}
-    fields: dict[str, Any] = {"partition": 2, "upsampling": "bicubic", "clamp": True}
-    recipe = make_recipe(**fields, average=0.5, lr_decay=True, iterations=10)
-    assert recipe.parametrization == Parametrization(**fields, average_from=5, decay_steps=10)
+    recipe = make_recipe(partition=2, decoder="bicubic", clamp=True, average=0.5, lr_decay=True, iterations=10)
+    layout = PartLayout(2, "bicubic")
+    assert recipe.parametrization == Parametrization(layout=layout, clamp=True, average_from=5, decay_steps=10)
 
 
-def test_records_state_the_upsampling_unless_it_is_that_of_older_versions() -> None:
-    assert "upsampling" not in make_recipe(partition=2).to_dict()
-    assert make_recipe(partition=2, upsampling="bicubic").to_dict()["upsampling"] == "bicubic"
+def test_records_state_the_decoder_unless_it_is_that_of_older_versions() -> None:
+    assert "decoder" not in make_recipe(partition=2).to_dict()
+    assert make_recipe(partition=2, decoder="bicubic").to_dict()["decoder"] == "bicubic"
 
 
 def test_partition_must_divide_the_image_size() -> None:
@@ -140,7 +171,7 @@ def test_partition_must_divide_the_image_size() -> None:
     [
         ({"partition": 0}, "partition must be .*, but got 0"),
         ({"partition": 9}, "partition must be .*, but got 9"),
-        ({"upsampling": "cubic"}, "upsampling cannot be 'cubic'; did you mean 'bicubic'"),
+        ({"decoder": "cubic"}, "decoder cannot be 'cubic'; did you mean 'bicubic'"),
         ({"clamp": 1}, "clamp must be true or false, but got 1"),
         ({"lr_decay": "no"}, "lr_decay must be true or false, but got 'no'"),
         ({"average": 1.5}, "average must be a share of the iterations, from 0 to 1, but got 1.5"),

@@ -44,7 +44,7 @@ def classes_per_chunk(
     Real images need feature maps and their gradients. Synthetic images need twice that, in float32.
     """
     ipc, batch_size = max(images_per_class(data, recipe)), min(recipe.batch_size, max(data.class_counts))
-    num_decoded = ipc * getattr(recipe, "partition", 1) ** 2
+    num_decoded = ipc * recipe.layout.num_parts
     float32_images = 2 * num_decoded * 4 * 8 // torch.finfo(compute.dtype).bits
     memory = estimate_memory(
         build_on_meta(recipe.network, data),

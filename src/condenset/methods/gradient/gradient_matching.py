@@ -16,7 +16,7 @@ from torch.func import functional_call
 from condenset import augment, kernels, networks
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
-from condenset.data.partition import check_partition, decode_partition
+from condenset.data.partition import NormalizedParts
 from condenset.data.stores.class_store import ClassStore
 from condenset.engine import rng
 from condenset.engine.compile import compile_second_order, uses_custom_kernels
@@ -25,7 +25,7 @@ from condenset.methods.common import (
     build_condensed_set,
     class_labels,
     images_per_class,
-    initial_compact_images,
+    initial_stored_images,
     remove_padding,
 )
 from condenset.methods.gradient.chunks import Chunk, classes_per_chunk, split_classes
@@ -57,8 +57,8 @@ def solve(
     problem = problem_class(data, recipe, run, counts)
 
     def result(seconds: float) -> CondensedSet:
-        labels, partition = class_labels(counts), problem.partition
-        return build_condensed_set(problem.images_NCHW, labels, data, recipe, run, seconds, partition=partition)
+        labels, layout = class_labels(counts), recipe.layout
+        return build_condensed_set(problem.images_NCHW, labels, data, recipe, run, seconds, layout=layout)
 
     return result(problem.learn(result, iterations=recipe.image_steps))
 
@@ -85,9 +85,9 @@ class GradientMatching(LearningProblem):
         self.store = ClassStore(data, device)
         self.batch_size = min(recipe.batch_size, max(data.class_counts))
 
-        self.partition = getattr(recipe, "partition", 1)
-        check_partition(data.size, self.partition)
-        initial_KICHW = initial_compact_images(self.store, recipe.init, run.seed, max(counts), self.partition)
+        recipe.layout.check_shape(data.channels, data.size)
+        self.parts = NormalizedParts(recipe.layout, data.mean, data.std, device)
+        initial_KICHW = initial_stored_images(self.store, recipe.init, run.seed, max(counts), self.parts)
         self.images_NCHW = remove_padding(initial_KICHW, counts)
         self.velocity = torch.zeros_like(self.images_NCHW)
 
@@ -104,7 +104,7 @@ class GradientMatching(LearningProblem):
     def split_classes(self, counts: list[int], max_classes: int) -> list[Chunk]:
         """Return the chunks of classes that are matched one after the other."""
         class_counts, device = self.data.class_counts, self.run.compute.device
-        return split_classes(class_counts, counts, self.batch_size, max_classes, device, self.partition**2)
+        return split_classes(class_counts, counts, self.batch_size, max_classes, device, self.parts.layout.num_parts)
 
     def _compile(self, spec: str) -> None:
         """Compile the gradient functions; one compiled function serves all runs with this network and these shapes."""
@@ -240,7 +240,7 @@ class GradientMatching(LearningProblem):
     def sample_batches(self, images_NCHW: Tensor, chunk: Chunk) -> tuple[Tensor, Tensor]:
         """Return real images and all synthetic images of the classes of a chunk, under one augmentation per class."""
         index_KB = self.store.sample_class_indices(self.keys["real"], self.clock, chunk.classes_K, self.batch_size)
-        images_KICHW = decode_partition(chunk.group_by_class(images_NCHW), self.partition)
+        images_KICHW = self.parts.decode(chunk.group_by_class(images_NCHW))
         if not self.stages:
             return self.store.take_normalized(index_KB).to(self.dtype), images_KICHW
         streams_K = self.store.stream_ids(chunk.classes_K)

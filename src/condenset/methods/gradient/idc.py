@@ -20,7 +20,7 @@ from condenset.augment import STACKED_STRATEGY
 from condenset.config import check_int_fields
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
-from condenset.data.partition import MAX_FACTOR, check_partition
+from condenset.data.partition import MAX_FACTOR, PartLayout
 from condenset.engine.device import ComputeDevice
 from condenset.methods.common import default_partition
 from condenset.methods.gradient.dc import METHOD as DC
@@ -60,6 +60,11 @@ class IDCRecipe(GradientMatchingRecipe):
         super().__post_init__()
         check_int_fields(self, 1, "train_images")
         check_int_fields(self, 1, "partition", maximum=MAX_FACTOR)
+
+    @property
+    def layout(self) -> PartLayout:
+        """How a stored image holds several images."""
+        return PartLayout(self.partition)
 
 
 class EfficientMatching(GradientMatching):
@@ -120,7 +125,7 @@ def condense(data: ImageData, recipe: IDCRecipe, run: RunContext) -> CondensedSe
 
 def check_recipe(data: ImageData, recipe: IDCRecipe, compute: ComputeDevice, memory_limit: int | None) -> None:
     """Refuse a partition that does not divide the image size."""
-    check_partition(data.size, recipe.partition)
+    recipe.layout.check_shape(data.channels, data.size)
 
 
 def presets(ipc: int, dataset: str, size: int) -> dict[str, Any]:

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from condenset import augment, networks
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
-from condenset.data.partition import check_partition
 from condenset.engine.device import ComputeDevice
 from condenset.engine.memory import MemoryEstimate, count_features, default_memory_limit, num_classes_that_fit
 from condenset.methods.common import default_partition, max_images_per_class
@@ -77,7 +76,7 @@ def condense_sizes(data: ImageData, recipes: Sequence[DMRecipe], run: RunContext
 def make_problem(data: ImageData, recipes: Sequence[DMRecipe], run: RunContext) -> DistributionMatching:
     """Return the initial state of a run that learns one set per recipe."""
     recipe, compute = recipes[0], run.compute
-    check_partition(data.size, recipe.partition)
+    recipe.layout.check_shape(data.channels, data.size)
     network = _build_embedding(recipe, data)
     source = make_network_source(recipe, data, run)
     forward, dtype = make_forward(network, source.sampler, compute)
@@ -123,7 +122,7 @@ def _estimate_memory(
         memory_limit=memory_limit,
         objective=_estimate_objective(network, data, recipes),
         network_bytes=estimate_network_bytes(recipe, data, compute),
-        synthetic_factor=num_passes * recipe.partition**2,
+        synthetic_factor=num_passes * recipe.layout.num_parts,
     )
 
 
@@ -135,7 +134,7 @@ def _estimate_objective(network: nn.Module, data: ImageData, recipes: Sequence[D
         estimate_objective_memory(
             recipe.objective,
             num_real=num_real,
-            num_synthetic=recipe.partition**2 * max_images_per_class(data, size_recipe),
+            num_synthetic=recipe.layout.num_parts * max_images_per_class(data, size_recipe),
             num_features=num_features,
         )
         for size_recipe in recipes
@@ -186,7 +185,7 @@ def classes_per_chunk(data: ImageData, recipe: DMRecipe, compute: ComputeDevice,
 def check_recipe(data: ImageData, recipe: DMRecipe, compute: ComputeDevice, memory_limit: int | None) -> None:
     """Refuse what cannot succeed: another size or pool, or a memory limit that batch norm cannot meet."""
     network = _build_embedding(recipe, data)
-    check_partition(data.size, recipe.partition)
+    recipe.layout.check_shape(data.channels, data.size)
     check_network_source(recipe, data)
     if memory_limit is not None and networks.uses_batch_norm(network):
         memory = _estimate_memory(network, data, [recipe], compute, memory_limit)

@@ -212,17 +212,9 @@ class Matcher(LearningProblem):
         def result(index: int, seconds: float) -> CondensedSet:
             images_NCHW, labels = self.sets.result(slices[index])
             recipe: Any = slices[index].recipe
-            parametrization = self.sets.parametrization
+            layout = self.sets.parametrization.layout
             return build_condensed_set(
-                images_NCHW,
-                labels,
-                self.data,
-                recipe,
-                run,
-                seconds,
-                partition=parametrization.partition,
-                upsampling=parametrization.upsampling,
-                **provenance,
+                images_NCHW, labels, self.data, recipe, run, seconds, layout=layout, **provenance
             )
 
         def make_sets(seconds: float) -> list[CondensedSet]:

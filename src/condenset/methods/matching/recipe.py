@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from condenset.augment import STACKED_STRATEGY
 from condenset.config import check_bool_fields, check_int_fields, check_non_negative_field
-from condenset.data.partition import MAX_FACTOR, UPSAMPLINGS
+from condenset.data.partition import DECODERS, MAX_FACTOR, PartLayout
 from condenset.errors import check, check_choice
 from condenset.io.user_directories import absolute_path
 from condenset.methods.matching.objectives import parse_objective
@@ -42,8 +42,9 @@ class DMRecipe(MatchingRecipe):
         pool_size: Networks of the pool that is trained.
         pool_epochs: Epochs of these networks.
         partition: Divide every image into this number of parts per side. Each part decodes to a full image.
-        upsampling: How a part is enlarged: "bilinear" as published, or "bicubic", which is sharper.
-        clamp: Keep the pixels within their valid range.
+        decoder: How a part is enlarged: "bilinear" as published, or "bicubic", which is sharper. With "ycbcr", colour
+            has half the resolution of brightness, and an image holds twice as many parts.
+        clamp: Keep the stored values within their valid range.
         average: The result is the mean of the images over this share of the iterations, the last ones. 0: the last
             images.
         lr_decay: Reduce the learning rate linearly to 0.
@@ -61,9 +62,9 @@ class DMRecipe(MatchingRecipe):
         **MatchingRecipe.choices,
         "features": FEATURES,
         "sampler": SAMPLERS,
-        "upsampling": UPSAMPLINGS,
+        "decoder": DECODERS,
     }
-    added_fields: ClassVar[Mapping[str, object]] = {**MatchingRecipe.added_fields, "upsampling": "bilinear"}
+    added_fields: ClassVar[Mapping[str, object]] = {**MatchingRecipe.added_fields, "decoder": "bilinear"}
 
     objective: str = "mean"
     features: str = "last"
@@ -73,7 +74,7 @@ class DMRecipe(MatchingRecipe):
     pool_size: int = 10
     pool_epochs: int = 60
     partition: int = 1
-    upsampling: str = "bilinear"
+    decoder: str = "bilinear"
     clamp: bool = False
     average: float = 0.0
     lr_decay: bool = False
@@ -96,7 +97,7 @@ class DMRecipe(MatchingRecipe):
         check_int_fields(self, 1, "pool_size", maximum=1000)
         check_int_fields(self, 1, "pool_epochs")
         check_int_fields(self, 1, "partition", maximum=MAX_FACTOR)
-        check_choice("upsampling", self.upsampling, UPSAMPLINGS)
+        check_choice("decoder", self.decoder, DECODERS)
         check_bool_fields(self, "clamp", "lr_decay")
         check_non_negative_field(self, "average")
         check(self.average <= 1, "average must be a share of the iterations, from 0 to 1", self.average)
@@ -108,12 +109,16 @@ class DMRecipe(MatchingRecipe):
         check(has_groups or self.group == "all", rule, self.group)
 
     @property
+    def layout(self) -> PartLayout:
+        """How a stored image holds several images."""
+        return PartLayout(self.partition, self.decoder)
+
+    @property
     def parametrization(self) -> Parametrization:
         """How the images are stored and updated."""
         first = self.iterations - round(self.average * self.iterations)
         return Parametrization(
-            partition=self.partition,
-            upsampling=self.upsampling,
+            layout=self.layout,
             clamp=self.clamp,
             average_from=first if self.average else None,
             decay_steps=max(self.iterations, 1) if self.lr_decay else None,

@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 from condenset.data.image_data import ImageData
-from condenset.data.partition import check_decoded_size, decode_partition
+from condenset.data.partition import UNPARTITIONED, NormalizedParts, PartLayout, check_decoded_size
 from condenset.data.stores.class_store import ClassStore
 from condenset.engine.memory import split_evenly
 from condenset.methods.common import (
     class_labels,
     images_per_class,
-    initial_compact_images,
+    initial_stored_images,
     max_images_per_class,
     mean_weights,
     remove_padding,
@@ -63,15 +63,13 @@ class Parametrization:
     """How the images are stored and updated.
 
     Attributes:
-        partition: Divide every image into `partition` x `partition` parts, each of which decodes to a full image.
-        upsampling: How a part is enlarged to an image.
-        clamp: Keep the pixels within their valid range after every step.
+        layout: How a stored image holds several images.
+        clamp: Keep the stored values within their valid range after every step.
         average_from: The result is the mean of the images after this iteration. None: the last images.
         decay_steps: The learning rate falls linearly to 0 in this number of iterations. None: it is constant.
     """
 
-    partition: int = 1
-    upsampling: str = "bilinear"
+    layout: PartLayout = UNPARTITIONED
     clamp: bool = False
     average_from: int | None = None
     decay_steps: int | None = None
@@ -101,22 +99,21 @@ class SyntheticSets:
     ) -> None:
         self.device, self.batch_size, self.momentum = store.counts.device, batch_size, recipes[0].momentum
         self.class_counts, self.parametrization = data.class_counts, parametrization
-        self.num_decoded = parametrization.partition**2
+        self.parts = NormalizedParts(parametrization.layout, data.mean, data.std, self.device)
+        self.num_decoded = parametrization.layout.num_parts
         self.slices: list[SetSlice] = []
         images, start = [], 0
         for recipe in recipes:
             counts = images_per_class(data, recipe)
             bytes_per_image = 4 * data.channels * data.size**2 + 8  # float32, and a label
-            check_decoded_size(sum(counts) * bytes_per_image, parametrization.partition)
+            check_decoded_size(sum(counts) * bytes_per_image, parametrization.layout)
             width = max_images_per_class(data, recipe)
             self.slices.append(SetSlice(recipe, counts, slice(start, start + width)))
-            images.append(initial_compact_images(store, recipe.init, seed, width, parametrization.partition))
+            images.append(initial_stored_images(store, recipe.init, seed, width, self.parts))
             start += width
         self.images_KICHW = torch.cat(images, 1)
         self.velocity = torch.zeros_like(self.images_KICHW)
         self.average = self.images_KICHW.clone() if parametrization.average_from is not None else None
-        mean, std = (torch.tensor(values, device=self.device)[:, None, None] for values in (data.mean, data.std))
-        self.pixel_range = (-mean / std, (1 - mean) / std)
         self.labels_N = class_labels(self.slices[0].counts).repeat_interleave(self.num_decoded).to(self.device)
         self.lr: float | Tensor = recipes[0].lr  # one per column if the sets differ
         if len({recipe.lr for recipe in recipes}) > 1:
@@ -160,7 +157,7 @@ class SyntheticSets:
 
     def decode(self, images_KICHW: Tensor) -> Tensor:
         """Return the (K, D * I, C, H, W) images that networks see."""
-        return decode_partition(images_KICHW, self.parametrization.partition, self.parametrization.upsampling)
+        return self.parts.decode(images_KICHW)
 
     def update(self, chunk: Chunk, gradient: Tensor, clock: Tensor) -> None:
         """Update the images of a chunk by one step of SGD with momentum."""
@@ -174,7 +171,7 @@ class SyntheticSets:
         else:
             images.sub_(velocity, alpha=self.lr)
         if self.parametrization.clamp:
-            images.clamp_(*self.pixel_range)
+            images.clamp_(*self.parts.stored_range)
         if self.average is not None:
             assert self.parametrization.average_from is not None
             num_averaged = (clock - self.parametrization.average_from + 1).clamp(min=1)

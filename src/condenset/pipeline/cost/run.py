@@ -159,7 +159,7 @@ class _CostMeter:
             stages.append(self._condense_stage(loop, shards))
         num_images = sum(images_per_class(data, recipe))
         if self.plan.protocol:
-            stages.append(self._score_stage(self.plan.protocol, num_images * getattr(recipe, "partition", 1) ** 2))
+            stages.append(self._score_stage(self.plan.protocol, num_images * recipe.layout.num_parts))
         num_weights, streamed_bytes = (
             self._count_weights(networks),
             count_streamed_bytes(part, recipe, self.compute, limit),

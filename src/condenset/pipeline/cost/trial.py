@@ -81,7 +81,7 @@ def trial_recipe(recipe: Recipe) -> Recipe:
 def images_per_iteration(recipe: Recipe) -> int:
     """Return how many images per class a trial needs: for an iteration, and for the initial images."""
     num_initial = max(recipe.ipc) if isinstance(recipe.ipc, tuple) else recipe.ipc
-    return max(getattr(recipe, "batch_size", 1), num_initial * getattr(recipe, "partition", 1) ** 2)
+    return max(getattr(recipe, "batch_size", 1), num_initial * recipe.layout.num_parts)
 
 
 @dataclass(kw_only=True)
