@@ -88,8 +88,16 @@ def test_generator_latents_and_step_sizes_are_learned() -> None:
     assert all((values != start).float().mean() > 0.5 for values, start in zip(learned, before, strict=True))
 
 
+def test_step_sizes_learn_ten_times_as_fast() -> None:
+    problem = make_problem([4, 4], lr=0.01)
+    sizes, latents = problem.raw_sizes_T.clone(), problem.latents_NZ.clone()
+    problem.step()  # the first step of Adam is the learning rate
+    assert (problem.raw_sizes_T - sizes).abs().tolist() == pytest.approx([0.1] * len(sizes), rel=1e-2)
+    assert (problem.latents_NZ - latents).abs().max() == pytest.approx(0.01, rel=1e-2)
+
+
 def test_loss_decreases() -> None:
-    problem = make_problem([20, 20], lr=0.02, step_size=0.2, batch_size=40, steps=1)
+    problem = make_problem([20, 20], lr=0.002, step_size=0.2, batch_size=40, steps=1)
     for _ in range(40):
         problem.step()
     assert problem.losses[35:40].mean() < 0.8 * problem.losses[:5].mean()

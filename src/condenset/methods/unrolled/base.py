@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -65,9 +66,13 @@ class UnrolledProblem(LearningProblem):
     """The state of a run, in float32 because a step computes second derivatives.
 
     Subclasses learn the images. They have a `step`, and add to `learned` what they learn.
+
+    Attributes:
+        size_lr_factor: Learning rate of the step sizes, relative to that of the recipe.
     """
 
     recipe: UnrolledRecipe
+    size_lr_factor: ClassVar[float] = 1.0
 
     def __init__(self, data: ImageData, recipe: UnrolledRecipe, run: RunContext, counts: list[int]) -> None:
         super().__init__(data, recipe, run)
@@ -113,7 +118,8 @@ class UnrolledProblem(LearningProblem):
 
     def finish_step(self, gradients: Gradients) -> None:
         """Update the step sizes, record the loss and advance the clock."""
-        self.update(self.raw_sizes_T, gradients.step_sizes_T * torch.sigmoid(self.raw_sizes_T), self.size_moments)
+        by_raw_sizes_T = gradients.step_sizes_T * torch.sigmoid(self.raw_sizes_T)
+        self.update(self.raw_sizes_T, by_raw_sizes_T, self.size_moments, self.size_lr_factor)
         # A training that diverged has a loss of NaN or infinity, which would stop the run: record the previous loss.
         (previous,) = self.losses.index_select(0, ((self.clock - 1) % len(self.losses)).view(1))
         self.record_loss(torch.where(gradients.loss.isfinite(), gradients.loss, previous))
