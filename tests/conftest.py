@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,9 @@ from helpers.command_line import CommandRunner, run_in_process, write_npz
 
 hypothesis.settings.register_profile("condenset", deadline=None)  # a busy machine is slow
 hypothesis.settings.load_profile("condenset")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # of a shell for its background jobs; tests send this signal
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(optionalhook=True)
