@@ -393,7 +393,7 @@ def test_classes_do_not_share_storage() -> None:
 def test_a_memory_of_an_older_version_continues_with_its_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
     memory, data = tiny_memory("dm", allow_fewer=True), tiny_data([6, 5])
     assert memory.recipe(data).layout == UNPARTITIONED
-    for name, decoder in (("class 0", "bilinear"), ("class 1", "ycbcr")):  # the presets change between the steps
+    for name, decoder in (("class 0", "bilinear"), ("class 1", "dct")):  # the presets change between the steps
         monkeypatch.setattr(memory_module, "make_recipe", functools.partial(make_recipe, partition=2, decoder=decoder))
         memory.add(select_classes(data, [name]))
         assert memory.set.layout == PartLayout(2, "bilinear")

@@ -69,6 +69,7 @@ def test_commands_plan_the_iterations_and_images_of_their_records(path: Path) ->
                     assert planned.iterations == record["iterations"], record["command"]
                     num_images = NUM_CLASSES[record["dataset"]] * record["ipc"] * planned.layout.num_parts
                     assert num_images == record.get("images", num_images), record["command"]
+                    assert planned.lr == record.get("condense_lr", planned.lr), record["command"]
 
 
 def test_results_pages_have_only_generated_tables_of_accuracies() -> None:

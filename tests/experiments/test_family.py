@@ -41,5 +41,5 @@ def test_a_finished_family_is_not_repeated(splits: Splits, tmp_path: Path) -> No
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "parts").rglob("*.*")} == files
     assert second.table == first.table
     storage = [(record["images"], record["storage_bytes"]) for record in first.records]
-    assert storage == [(3, 2304), (3, 2304), (24, 2304), (24, 2304)]
+    assert storage == [(3, 2304), (3, 2304), (12, 2304), (12, 2304)]
     assert [record["protocol"] for record in first.records] == ["paper", "modern"] * 2

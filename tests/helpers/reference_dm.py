@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
+import scipy.fft
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -122,22 +124,27 @@ def augment_class(images_NCHW: Tensor, stages: augment.Stages, uniform_U: Tensor
 def decode_image(image_CHW: Tensor, factor: int, decoder: str = "bilinear") -> Tensor:
     """Return the images that a stored image holds: each of its parts, enlarged."""
     size = image_CHW.shape[-1]
-    if decoder == "ycbcr":
-        return decode_ycbcr(image_CHW, factor)
+    if decoder == "dct":
+        return decode_frequencies(image_CHW, factor**2)
     parts = split_image(image_CHW, factor)
     return torch.cat([F.interpolate(part[None], size=(size, size), mode=decoder) for part in parts])
 
 
-def decode_ycbcr(image_CHW: Tensor, factor: int) -> Tensor:
-    """Return the images whose brightness is in the first two planes, and whose colour is in the third."""
-    size = image_CHW.shape[-1]
-    brightness = [tile for plane in image_CHW[:2] for tile in split_image(plane[None], factor)]
-    colour = split_image(image_CHW[2:], 2 * factor)
-    tiles = zip(brightness, colour[::2], colour[1::2], strict=True)
-    images = []
-    for planes in tiles:
-        y, cb, cr = (F.interpolate(plane[None], size=(size, size), mode="bicubic")[0, 0] for plane in planes)
-        images.append(torch.stack((y + 1.402 * cr, y - 0.344136 * cb - 0.714136 * cr, y + 1.772 * cb)))
+def decode_frequencies(image_CHW: Tensor, num_parts: int) -> Tensor:
+    """Return the images whose lowest frequencies a stored image has, one image after the other."""
+    channels, size, _ = image_CHW.shape
+    positions = itertools.product(range(channels), range(size), range(size))
+    ranked = sorted(positions, key=lambda position: (position[1] ** 2 + position[2] ** 2) * (10 if position[0] else 1))
+    stored = sorted(ranked[: channels * size**2 // num_parts])
+    values, images = iter(image_CHW.flatten()), []
+    for _ in range(num_parts):
+        image_CHW = torch.zeros_like(image_CHW)
+        for position in stored:
+            basis = np.zeros((channels, size, size))
+            basis[position] = 1
+            wave = torch.from_numpy(scipy.fft.idctn(basis, norm="ortho")).to(image_CHW)
+            image_CHW = image_CHW + math.sqrt(num_parts) * next(values) * wave
+        images.append(image_CHW)
     return torch.stack(images)
 
 

@@ -11,6 +11,7 @@ import torch
 
 from condenset import CondensedSet, UserError
 from condenset.io.progress import NullProgress
+from condenset.methods import METHODS
 from condenset.pipeline import condensing, execute
 from condenset.pipeline.plan import Job
 from condenset.pipeline.results import write_results
@@ -106,6 +107,17 @@ def test_a_set_of_another_decoder_is_refused(tmp_path: Path) -> None:
     bilinear = make_tiny_plan(methods=("dm",), ipcs=(1,), recipe_fields={**fields, "decoder": "bilinear"})
     with pytest.raises(UserError, match=r"belongs to another recipe \(it differs in decoder\)"):
         execute_in(tmp_path, bilinear)
+
+
+def test_a_set_of_an_older_version_is_finished_with_its_decoder(tmp_path: Path) -> None:
+    tiny = {**METHODS["dmplus"].tiny, "iterations": 1, "network": NETWORK, "partition": 2, "decoder": "bilinear"}
+    plan = make_tiny_plan(methods=("dmplus",), ipcs=(1,), recipe_fields=tiny)
+    execute_in(tmp_path, plan)
+    (path,) = (tmp_path / "sets").glob("*.safetensors")
+    assert "decoder" not in CondensedSet.load(path).provenance["recipe"]  # as in older versions
+    changed, _ = path.stat().st_mtime_ns, (tmp_path / "results.json").unlink()
+    execute_in(tmp_path, plan)
+    assert path.stat().st_mtime_ns == changed
 
 
 def test_a_set_of_another_recipe_is_refused_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

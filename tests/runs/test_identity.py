@@ -88,5 +88,5 @@ def test_every_run_has_its_own_id(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"settings": 3}'])
 def test_a_damaged_identity_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / IDENTITY).write_text(content)
-    with pytest.raises(UserError, match=r"run.json is not the identity of a run; delete it"):
+    with pytest.raises(UserError, match=r"run.json is not the identity of a run; restore it"):
         open_directory(tmp_path, {})

@@ -161,9 +161,8 @@ class Memory:
         return self._make_recipe(self._format_of(step))
 
     def _make_recipe(self, image_format: ImageFormat) -> Recipe:
-        channels, size, _ = image_format.shape
         options = {"schedule": self.schedule, **self.fields, "zca": False}
-        recipe = make_recipe(self.method, ipc=self.ipc, name=image_format.name, size=size, channels=channels, **options)
+        recipe = make_recipe(self.method, ipc=self.ipc, name=image_format.name, size=image_format.shape[-1], **options)
         if self._contents.exemplars:  # the presets may differ from those of earlier steps
             layout, names = dataclasses.asdict(self._contents.layout), field_names(type(recipe))
             recipe = dataclasses.replace(recipe, **{name: layout[name] for name in layout.keys() & names})

@@ -62,8 +62,8 @@ class CondensedSet(ExportMethods, Dataset[tuple[Tensor, Tensor]]):
         step_sizes: (T,) float32 sizes of the gradient-descent steps that were learned with the images, or None.
         provenance: How the set was made: method, recipe, seed, version, fingerprint of the source data, seconds, …
         compact: The stored images, each part of which decodes to one of `images`. None: `images` are stored.
-        partition: Parts per side of a stored image.
-        decoder: How the parts become images: "bilinear", "bicubic" or "ycbcr".
+        partition: A stored image holds the square of this number of images.
+        decoder: How stored images are decoded: "bilinear", "bicubic" or "dct".
         whitening: ZCA whitening that networks expect in place of the normalisation. None: images are normalised.
 
     Raises:
@@ -100,9 +100,8 @@ class CondensedSet(ExportMethods, Dataset[tuple[Tensor, Tensor]]):
         Args:
             compact: (N, C, H, W) stored images.
             labels: Their labels. The parts of an image have the same label.
-            partition: Parts per side of a stored image.
-            decoder: How the parts become images: "bilinear" or "bicubic" upsampling; or "ycbcr", with colour at half
-                the resolution and twice as many images.
+            partition: A stored image holds the square of this number of images.
+            decoder: How they are decoded: "bilinear" or "bicubic" upsampling of parts, or "dct" from low frequencies.
             fields: The other fields.
         """
         layout = PartLayout(partition, decoder)

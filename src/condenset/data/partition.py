@@ -1,8 +1,7 @@
-"""Partition: a stored image holds several images in the same number of values (Kim et al., ICML 2022).
+"""Partition: a stored image holds several images in the same number of values.
 
-With the factor f, a stored image is divided into f x f parts per channel, and every part is enlarged to a full image.
-The decoder "ycbcr" stores brightness and colour instead of red, green and blue, the colour at half the resolution, as
-JPEG does. Twice as many images fit.
+With the factor f, a stored image holds f x f images. The decoders "bilinear" and "bicubic" divide it into f x f parts
+and enlarge every part (Kim et al., ICML 2022). The decoder "dct" stores the lowest frequencies of every image.
 Shapes: N stored images, D decoded images per stored image, f the factor.
 """
 
@@ -18,17 +17,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from condenset.data.frequencies import from_frequencies, to_frequencies
 from condenset.errors import UserError, check, check_choice, check_int
 from condenset.io.bytesize import format_bytes
 
 MAX_FACTOR = 8
-DECODERS = ("bilinear", "bicubic", "ycbcr")
+DECODERS = ("bilinear", "bicubic", "dct")
 MAX_DECODED_BYTES = 32 << 30  # of a set
-RGB_TO_YCBCR = (  # of JPEG: brightness in 0..1, the two differences of colour in ±0.5
-    (0.299, 0.587, 0.114),
-    (-0.168735891647856, -0.331264108352144, 0.5),
-    (0.5, -0.418687589158345, -0.081312410841655),
-)
 ChannelStats = tuple[float, ...]
 
 
@@ -37,64 +32,58 @@ class PartLayout:
     """How a stored image holds several images.
 
     Attributes:
-        partition: Parts per side.
-        decoder: How the parts are enlarged: "bilinear" or "bicubic"; or "ycbcr", with colour at half the resolution.
+        partition: A stored image holds the square of this number of images.
+        decoder: How they are decoded: "bilinear" or "bicubic" upsampling of parts, or "dct" from low frequencies.
     """
 
     partition: int = 1
     decoder: str = "bilinear"
 
     def __post_init__(self) -> None:
-        check_int("partition", self.partition, 1, MAX_FACTOR)
+        object.__setattr__(self, "partition", check_int("partition", self.partition, 1, MAX_FACTOR))
         check_choice("decoder", self.decoder, DECODERS)
-
-    @property
-    def uses_ycbcr(self) -> bool:
-        """Whether the values are brightness and colour differences."""
-        return self.decoder == "ycbcr"
 
     @property
     def num_parts(self) -> int:
         """Images per stored image."""
-        return self.partition**2 * (2 if self.uses_ycbcr else 1)
+        return self.partition**2
+
+    @property
+    def has_frequencies(self) -> bool:
+        """Whether the stored values are coefficients of frequencies instead of pixels."""
+        return self.decoder == "dct" and self.partition > 1
 
     def check_shape(self, channels: int, size: int) -> None:
         """Raise a UserError unless images of this shape can be stored."""
-        check(size % self.partition == 0, f"partition must divide the image size of {size} pixels", self.partition)
-        if self.uses_ycbcr:
-            check(channels == 3, "images must have 3 channels with the decoder ycbcr", channels)
-            is_even = size // self.partition % 2 == 0
-            rule = f"partition must divide the image size of {size} pixels into parts of even size with ycbcr"
-            check(is_even, rule, self.partition)
+        if self.decoder == "dct":
+            num_values = channels * size**2
+            rule = f"partition must be at most {math.isqrt(num_values)} for images of {num_values} values"
+            check(self.num_parts <= num_values, rule, self.partition)
+        else:
+            is_divisor = size % self.partition == 0
+            rule = f"partition must divide the image size of {size} pixels with the decoder {self.decoder}"
+            check(is_divisor, rule, self.partition)
 
     def decode(self, stored: Tensor) -> Tensor:
         """Map stored images (..., N, C, H, W) to the images that they hold (..., D * N, C, H, W), grouped by them."""
         if self.num_parts == 1:
             return stored
         *outer, num, channels, size, _ = stored.shape
-        planes = stored.reshape(-1, channels, size, size)
-        if self.uses_ycbcr:
-            luma = _split_tiles(planes[:, :2], self.partition)  # two planes of brightness, one of colour
-            chroma = _split_tiles(planes[:, 2], 2 * self.partition)
-            pairs = ((luma, 1), (chroma, 2))
-            parts = [tiles.reshape(-1, num_planes, *tiles.shape[-2:]) for tiles, num_planes in pairs]
-            ycbcr = torch.cat([_enlarge(part, size, "bicubic") for part in parts], 1)
-            images = _mix_channels(_ycbcr_to_rgb(stored.dtype, stored.device), ycbcr)
+        stored_NCHW = stored.reshape(-1, channels, size, size)
+        if self.decoder == "dct":
+            images = from_frequencies(stored_NCHW, self.num_parts)
         else:
-            images = _enlarge(_split_tiles(planes, self.partition).transpose(1, 2), size, self.decoder)
+            images = _enlarge(_split_tiles(stored_NCHW, self.partition).transpose(1, 2), self.decoder)
         return images.reshape(*outer, num * self.num_parts, channels, size, size)
 
     def encode(self, images: Tensor) -> Tensor:
-        """Map images (..., D * N, C, H, W) to stored images (..., N, C, H, W) that hold them at a lower resolution."""
+        """Map images (..., D * N, C, H, W) to stored images (..., N, C, H, W) that hold them with less detail."""
         if self.num_parts == 1:
             return images
         *outer, num, channels, size, _ = images.shape
         groups = images.reshape(-1, self.num_parts, channels, size, size)
-        if self.uses_ycbcr:
-            ycbcr = _mix_channels(_rgb_to_ycbcr(images.dtype, images.device), groups)
-            luma, chroma = _shrink(ycbcr[:, :, :1], self.partition), _shrink(ycbcr[:, :, 1:], 2 * self.partition)
-            tiles = luma.reshape(len(groups), 2, -1, *luma.shape[-2:]), chroma.flatten(1, 2)[:, None]
-            stored = torch.cat([_join_tiles(part) for part in tiles], 1)
+        if self.decoder == "dct":
+            stored = to_frequencies(groups)
         else:
             stored = _join_tiles(_shrink(groups, self.partition).transpose(1, 2))
         return stored.reshape(*outer, num // self.num_parts, channels, size, size)
@@ -105,27 +94,12 @@ class PartLayout:
 
     def stored_stats(self, mean: Sequence[float], std: Sequence[float]) -> tuple[ChannelStats, ChannelStats]:
         """Return mean and standard deviation per channel that normalise stored images, given those of images."""
-        if not self.uses_ycbcr:
-            return tuple(mean), tuple(std)
-        luma = sum(weight * value for weight, value in zip(RGB_TO_YCBCR[0], mean, strict=True))
-        return (luma, luma, 0.0), (statistics.fmean(std),) * 3
-
-    def stored_range(self, channels: int) -> tuple[ChannelStats, ChannelStats]:
-        """Return the smallest and the largest valid value per channel of stored images."""
-        if self.uses_ycbcr:
-            return (0.0, 0.0, -0.5), (1.0, 1.0, 0.5)
-        return (0.0,) * channels, (1.0,) * channels
+        if self.has_frequencies:
+            return (0.0,) * len(mean), (statistics.fmean(std),) * len(std)
+        return tuple(mean), tuple(std)
 
 
 UNPARTITIONED = PartLayout()
-
-
-def suitable_decoder(partition: int, channels: int, size: int) -> str:
-    """Return the best decoder for images of this shape: "ycbcr" needs colour, and parts of even size."""
-    if partition == 1:
-        return UNPARTITIONED.decoder
-    has_even_parts = size % partition == 0 and size // partition % 2 == 0
-    return "ycbcr" if channels == 3 and has_even_parts else "bicubic"
 
 
 class NormalizedParts:
@@ -144,20 +118,26 @@ class NormalizedParts:
         self.layout = layout
         self.mean, self.std = to_tensors(mean, std)
         self.stored_mean, self.stored_std = to_tensors(*layout.stored_stats(mean, std))
-        lower, upper = to_tensors(*layout.stored_range(len(mean)))
-        self.stored_range = ((lower - self.stored_mean) / self.stored_std, (upper - self.stored_mean) / self.stored_std)
+        self.pixel_range = (-self.mean / self.std, (1 - self.mean) / self.std)
 
     def decode(self, stored: Tensor) -> Tensor:
         """Return the images that stored images hold."""
-        if not self.layout.uses_ycbcr:  # without a change of channels, the normalisation can stay
+        if not self.layout.has_frequencies:  # the normalisation can stay
             return self.layout.decode(stored)
         return (self.layout.decode(stored * self.stored_std + self.stored_mean) - self.mean) / self.std
 
     def encode(self, images: Tensor) -> Tensor:
-        """Return stored images that hold these images at a lower resolution."""
-        if not self.layout.uses_ycbcr:
+        """Return stored images that hold these images with less detail."""
+        if not self.layout.has_frequencies:
             return self.layout.encode(images)
         return (self.layout.encode(images * self.std + self.mean) - self.stored_mean) / self.stored_std
+
+    def clamp_(self, stored: Tensor) -> None:
+        """Keep the pixels within 0 and 1, in place. Frequencies change as little as the clamped pixels allow."""
+        if self.layout.has_frequencies:
+            stored.copy_(self.encode(self.decode(stored).clamp(*self.pixel_range)))
+        else:
+            stored.clamp_(*self.pixel_range)
 
 
 def check_stored(stored: Tensor, layout: PartLayout, labels: Tensor | None = None) -> None:
@@ -196,8 +176,9 @@ def _join_tiles(tiles: Tensor) -> Tensor:
     return rows.reshape(*outer, per_side * height, per_side * width)
 
 
-def _enlarge(planes: Tensor, size: int, upsampling: str) -> Tensor:
-    """Enlarge planes (..., h, w) to (..., size, size)."""
+def _enlarge(planes: Tensor, upsampling: str) -> Tensor:
+    """Enlarge the f² parts (N, f², C, h, w) of images to their size."""
+    size = planes.shape[-1] * math.isqrt(planes.shape[1])
     matrix = _upsampling_matrix(planes.shape[-1], size, upsampling, planes.dtype, planes.device)
     return matrix @ (planes @ matrix.mT)
 
@@ -209,11 +190,6 @@ def _shrink(images: Tensor, factor: int) -> Tensor:
     return small.reshape(*outer, *small.shape[1:])
 
 
-def _mix_channels(matrix: Tensor, images: Tensor) -> Tensor:
-    """Multiply the channels of every pixel of (..., 3, H, W) by a matrix."""
-    return (matrix @ images.flatten(-2)).reshape(images.shape)
-
-
 @functools.cache
 def _upsampling_matrix(part: int, size: int, upsampling: str, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Return the (size, part) matrix that enlarges a row.
@@ -223,15 +199,3 @@ def _upsampling_matrix(part: int, size: int, upsampling: str, dtype: torch.dtype
     with torch.inference_mode(False):  # gradients cannot pass through a matrix from inference mode
         # Only the interpolation of images has a bicubic mode. It leaves the second dimension as it is.
         return F.interpolate(torch.eye(part)[None, None], size=(size, part), mode=upsampling)[0, 0].to(device, dtype)
-
-
-@functools.cache
-def _rgb_to_ycbcr(dtype: torch.dtype, device: torch.device) -> Tensor:
-    with torch.inference_mode(False):
-        return torch.tensor(RGB_TO_YCBCR, dtype=torch.float64).to(device, dtype)
-
-
-@functools.cache
-def _ycbcr_to_rgb(dtype: torch.dtype, device: torch.device) -> Tensor:
-    with torch.inference_mode(False):
-        return torch.tensor(RGB_TO_YCBCR, dtype=torch.float64).inverse().to(device, dtype)

@@ -87,17 +87,19 @@ def mean_weights(counts: list[int], width: int) -> Tensor:
     return (torch.arange(width) < count_K1).float() / count_K1
 
 
-def initial_images(store: ClassStore, init: str, seed: int, num: int) -> Tensor:
+def initial_images(store: ClassStore, init: str, seed: int, num: int, classes_K: Tensor | None = None) -> Tensor:
     """Return (K, num, C, H, W) normalised images to start from: random real images of the class, or noise.
 
     A class with fewer than `num` images repeats them with noise, because equal images would stay equal.
     """
     device = store.counts.device
-    key, classes_K = rng.make_key(seed, "init", device=device), torch.arange(len(store.counts), device=device)
+    key = rng.make_key(seed, "init", device=device)
+    if classes_K is None:
+        classes_K = torch.arange(len(store.counts), device=device)
     if init == "real":
         num_sampled = min(num, store.max_count)
         indices_KN = store.sample_class_indices(key, 0, classes_K, num_sampled)
-        counts_K1, numbers_N = store.counts.clamp(max=num_sampled)[:, None], torch.arange(num, device=device)
+        counts_K1, numbers_N = store.counts[classes_K].clamp(max=num_sampled)[:, None], torch.arange(num, device=device)
         images_KNCHW = store.take_normalized(indices_KN.gather(1, numbers_N % counts_K1))
         is_repeated_KN = numbers_N >= counts_K1
         if not bool(is_repeated_KN.any()):
@@ -110,20 +112,20 @@ def initial_images(store: ClassStore, init: str, seed: int, num: int) -> Tensor:
 
 
 def initial_stored_images(store: ClassStore, init: str, seed: int, num: int, parts: NormalizedParts) -> Tensor:
-    """Return (K, num, C, H, W) stored images to start from, which hold real images."""
-    if init == "noise":
-        return initial_images(store, init, seed, num)
-    return parts.encode(initial_images(store, init, seed, num * parts.layout.num_parts))
+    """Return (K, num, C, H, W) stored images to start from, which hold real images.
 
-
-def default_partition(size: int, max_factor: int = 2) -> int:
-    """Return the parts per side of images of a size: `max_factor`, or the largest smaller number that divides it.
-
-    Small images have one part.
+    The images that they hold need more memory. They are encoded class by class.
     """
-    if size < MIN_PARTITION_SIZE:
-        return 1
-    return next(factor for factor in range(max_factor, 0, -1) if size % factor == 0)
+    num_parts = parts.layout.num_parts
+    if init == "noise" or num_parts == 1:
+        return initial_images(store, init, seed, num)
+    classes = torch.arange(len(store.counts), device=store.counts.device).split(1)
+    return torch.cat([parts.encode(initial_images(store, init, seed, num * num_parts, row)) for row in classes])
+
+
+def default_partition(size: int) -> int:
+    """Return the published partition into 2 x 2 parts, or 1 for small images and for those that it does not divide."""
+    return 2 if size >= MIN_PARTITION_SIZE and size % 2 == 0 else 1
 
 
 def adam_step(

@@ -9,12 +9,11 @@ from typing import Any, ClassVar
 from condenset import augment
 from condenset.config import check_bool_fields, check_int_fields, check_momentum_field, check_positive_fields
 from condenset.data.ipc import check_ipc, mean_ipc
-from condenset.data.partition import UNPARTITIONED, PartLayout
+from condenset.data.partition import PartLayout
 from condenset.errors import check, check_choice, option
 
 INITS = ("real", "noise")
-# Parts and pixel limits of whitened images have no meaning.
-ZCA_FIELDS = {"partition": 1, "decoder": "bilinear", "clamp": False}
+ZCA_FIELDS = {"partition": 1, "clamp": False}  # parts and pixel limits of whitened images have no meaning
 TINY_NETWORK = "convnet(width=16, depth=2)"  # for runs of seconds
 
 
@@ -45,8 +44,8 @@ class Recipe:
 
     @property
     def layout(self) -> PartLayout:
-        """How a stored image of the set holds several images."""
-        return UNPARTITIONED
+        """How a stored image holds several images, by the fields `partition` and `decoder` if there are any."""
+        return PartLayout(getattr(self, "partition", 1), getattr(self, "decoder", "bilinear"))
 
     @property
     def image_steps(self) -> int:

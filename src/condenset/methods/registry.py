@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +12,6 @@ from condenset.config import describe_fields, field_names, make_config
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
 from condenset.data.ipc import Ipc, check_ipc, mean_ipc
-from condenset.data.partition import suitable_decoder
 from condenset.data.stores.streamed_store import check_images_fit
 from condenset.errors import UserError, check_choice, option
 from condenset.methods.recipe import ZCA_FIELDS, Recipe
@@ -195,16 +193,7 @@ def find_shared(recipes: Mapping[Key, Recipe]) -> dict[Key, dict[Key, Recipe]]:
     return shared
 
 
-def make_recipe(
-    method: str,
-    *,
-    ipc: Ipc,
-    name: str,
-    size: int,
-    channels: int = 3,
-    schedule: str | None = None,
-    **fields: Any,
-) -> Recipe:
+def make_recipe(method: str, *, ipc: Ipc, name: str, size: int, schedule: str | None = None, **fields: Any) -> Recipe:
     """Build a recipe: the defaults of the method, its presets for the dataset, its schedule, then these fields.
 
     Args:
@@ -212,7 +201,6 @@ def make_recipe(
         ipc: Images per class: one number, or one per class. Presets depend on the mean.
         name: Name of the dataset, which presets depend on.
         size: Image size in pixels.
-        channels: Channels of the images.
         schedule: Name of one of the method's schedules. None: the first one, if there are any.
         fields: Fields of the recipe. They override presets and schedule.
     """
@@ -226,11 +214,7 @@ def make_recipe(
         presets |= entry.schedules[schedule](mean, name, size)
     if (presets | fields).get("zca"):
         presets |= {key: value for key, value in ZCA_FIELDS.items() if key in field_names(entry.recipe)}
-    recipe = make_config(entry.recipe, f"an option of {method}", {"ipc": ipc, **presets, **fields})
-    if presets.get("decoder") == "ycbcr" and "decoder" not in fields:
-        changes: dict[str, Any] = {"decoder": suitable_decoder(recipe.layout.partition, channels, size)}
-        recipe = dataclasses.replace(recipe, **changes)
-    return recipe
+    return make_config(entry.recipe, f"an option of {method}", {"ipc": ipc, **presets, **fields})
 
 
 def make_recipe_for(method: str, data: ImageData, *, schedule: str | None = None, **fields: Any) -> Recipe:
@@ -242,8 +226,8 @@ def make_recipe_for(method: str, data: ImageData, *, schedule: str | None = None
         schedule: As in `make_recipe`.
         fields: Fields of the recipe.
     """
-    image: dict[str, Any] = {"name": data.name, "size": data.size, "channels": data.channels}
-    return remove_unused_flip(make_recipe(method, schedule=schedule, **image, **fields), allow_hflip=data.allow_hflip)
+    recipe = make_recipe(method, name=data.name, size=data.size, schedule=schedule, **fields)
+    return remove_unused_flip(recipe, allow_hflip=data.allow_hflip)
 
 
 def check_schedule(schedule: str, methods: Collection[str]) -> None:

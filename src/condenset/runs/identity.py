@@ -94,7 +94,7 @@ def open_directory(directory: Path, settings: Mapping[str, Any]) -> RunIdentity:
     path = directory / IDENTITY
     if not path.exists():
         return _write(directory, settings)
-    content, hint = read_file(path, MAX_BYTES), "delete it to use the directory with its present settings"
+    content, hint = read_file(path, MAX_BYTES), "restore it or use another directory"
     stored = parse_json_object(content.decode(errors="replace"), path, "the identity of a run", hint=hint)
     if not isinstance(stored.get("settings"), dict):
         raise UserError(f"{path} is not the identity of a run; {hint}")

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from condenset.engine import ComputeDevice
-from condenset.errors import UserError
 from condenset.methods import METHODS, DMRecipe, make_recipe, make_recipe_for
 from condenset.methods.registry import method_of
 from condenset.runs.context import RunContext
@@ -66,7 +65,7 @@ def test_preset_learns(name: str) -> None:
     assert torch.equal(learned.labels, initial.labels)
 
 
-@pytest.mark.parametrize("method", ["idm", "m3d", "dsdm", "dance", "tgdd", "ncfm", "dmplus", "idc"])
+@pytest.mark.parametrize("method", ["idm", "m3d", "dsdm", "dance", "tgdd", "ncfm", "idc"])
 def test_partition_depends_on_the_image_size(method: str) -> None:
     """Parts of images below 16 pixels show too little, and the parts must divide the size."""
     sizes = (8, 14, 15, 16, 27, 28, 32, 64, 75)
@@ -75,24 +74,19 @@ def test_partition_depends_on_the_image_size(method: str) -> None:
     assert make_recipe(method, ipc=10, name="digits", size=8).partition == 1
 
 
-def test_partition_of_dmplus_for_one_image_per_class() -> None:
-    sizes = (8, 28, 32, 33, 34, 35, 64)
-    partitions = [make_recipe("dmplus", ipc=1, name="own", size=size).partition for size in sizes]
-    assert partitions == [1, 2, 4, 3, 2, 1, 4]
+def test_dmplus_stores_more_images_in_small_sets() -> None:
+    sizes = (8, 15, 16, 27, 32, 64)
+    for ipc, partition in ((1, 6), (10, 3), (50, 2)):
+        recipes = [make_recipe("dmplus", ipc=ipc, name="own", size=size) for size in sizes]
+        assert [recipe.layout.num_parts for recipe in recipes] == [1, 1] + [partition**2] * 4
 
 
-def test_decoder_of_dmplus_depends_on_parts_and_channels() -> None:
-    recipes = {size: make_recipe("dmplus", ipc=10, name="own", size=size) for size in (8, 27, 28, 30, 32, 64)}
-    decoders = {size: recipe.decoder for size, recipe in recipes.items()}
-    assert decoders == {8: "bilinear", 27: "bilinear", 28: "ycbcr", 30: "bicubic", 32: "ycbcr", 64: "ycbcr"}
-    assert make_recipe("dmplus", ipc=10, name="own", size=32, channels=1).decoder == "bicubic"
-    for partition, decoder in ((1, "bilinear"), (2, "ycbcr"), (4, "bicubic")):
-        assert make_recipe("dmplus", ipc=10, name="own", size=28, partition=partition).decoder == decoder
-    grey = tiny_data([6, 6], channels=1, size=16)
-    assert make_recipe_for("dmplus", grey, ipc=1).decoder == "bicubic"
-    with pytest.raises(UserError, match="images must have 3 channels with the decoder ycbcr, but got 1"):
-        fields = {**METHODS["dmplus"].tiny, "decoder": "ycbcr"}
-        METHODS["dmplus"].condense(grey, make_recipe_for("dmplus", grey, ipc=1, **fields), RunContext(compute=CPU))
+@pytest.mark.parametrize(("channels", "size"), [(1, 16), (3, 17)])
+def test_dmplus_decodes_images_of_any_size_and_number_of_channels(channels: int, size: int) -> None:
+    data = tiny_data([9, 9], channels=channels, size=size)
+    recipe = make_recipe_for("dmplus", data, ipc=1, **{**METHODS["dmplus"].tiny, "partition": 3})
+    condensed = METHODS["dmplus"].condense(data, recipe, RunContext(compute=CPU))
+    assert condensed.images.shape == (18, channels, size, size)
 
 
 def test_large_images_of_dmplus_have_smaller_batches() -> None:

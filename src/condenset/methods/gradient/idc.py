@@ -13,14 +13,13 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from condenset.augment import STACKED_STRATEGY
 from condenset.config import check_int_fields
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
-from condenset.data.partition import MAX_FACTOR, PartLayout
+from condenset.data.partition import MAX_FACTOR
 from condenset.engine.device import ComputeDevice
 from condenset.methods.common import default_partition
 from condenset.methods.gradient.dc import METHOD as DC
@@ -61,11 +60,6 @@ class IDCRecipe(GradientMatchingRecipe):
         check_int_fields(self, 1, "train_images")
         check_int_fields(self, 1, "partition", maximum=MAX_FACTOR)
 
-    @property
-    def layout(self) -> PartLayout:
-        """How a stored image holds several images."""
-        return PartLayout(self.partition)
-
 
 class EfficientMatching(GradientMatching):
     """Gradient matching of partitioned images, with networks that train on real images."""
@@ -77,8 +71,6 @@ class EfficientMatching(GradientMatching):
         super().__init__(data, recipe, run, counts)
         filters = {spec.name for spec in self.trainer.parameters.specs if len(spec.shape) == 4}
         self.filters = filters or {spec.name for spec in self.trainer.parameters.specs}
-        mean, std = (torch.tensor(v, device=run.compute.device)[:, None, None] for v in (data.mean, data.std))
-        self.pixel_range = (-mean / std, (1 - mean) / std)
 
     def _make_trainer(self, data: ImageData, counts: list[int]) -> Trainer:
         """Return the trainer of the network: SGD with CutMix on the real images."""
@@ -115,7 +107,7 @@ class EfficientMatching(GradientMatching):
         """Update images, and keep the pixels within their valid range."""
         super().update(images_NCHW, velocity, gradient)
         if self.data.whitening is None:
-            images_NCHW.clamp_(*self.pixel_range)
+            self.parts.clamp_(images_NCHW)
 
 
 def condense(data: ImageData, recipe: IDCRecipe, run: RunContext) -> CondensedSet:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from condenset.augment import STACKED_STRATEGY
 from condenset.config import check_bool_fields, check_int_fields, check_non_negative_field
-from condenset.data.partition import DECODERS, MAX_FACTOR, PartLayout
+from condenset.data.partition import DECODERS, MAX_FACTOR
 from condenset.errors import check, check_choice
 from condenset.io.user_directories import absolute_path
 from condenset.methods.matching.objectives import parse_objective
@@ -41,10 +41,10 @@ class DMRecipe(MatchingRecipe):
             than "all" need the sampler "checkpoints" without calibration.
         pool_size: Networks of the pool that is trained.
         pool_epochs: Epochs of these networks.
-        partition: Divide every image into this number of parts per side. Each part decodes to a full image.
-        decoder: How a part is enlarged: "bilinear" as published, or "bicubic", which is sharper. With "ycbcr", colour
-            has half the resolution of brightness, and an image holds twice as many parts.
-        clamp: Keep the stored values within their valid range.
+        partition: A stored image holds the square of this number of images.
+        decoder: How they are decoded: "bilinear" upsampling of parts as published, "bicubic" upsampling, which is
+            sharper, or "dct" from the lowest frequencies, which hold more detail.
+        clamp: Keep the pixels within 0 and 1, with the decoder "dct" approximately.
         average: The result is the mean of the images over this share of the iterations, the last ones. 0: the last
             images.
         lr_decay: Reduce the learning rate linearly to 0.
@@ -107,11 +107,6 @@ class DMRecipe(MatchingRecipe):
         has_groups = self.sampler in ("random", "checkpoints") and not self.calibration
         rule = "group must be all unless the sampler is checkpoints and the calibration is 0"
         check(has_groups or self.group == "all", rule, self.group)
-
-    @property
-    def layout(self) -> PartLayout:
-        """How a stored image holds several images."""
-        return PartLayout(self.partition, self.decoder)
 
     @property
     def parametrization(self) -> Parametrization:

@@ -64,7 +64,7 @@ class Parametrization:
 
     Attributes:
         layout: How a stored image holds several images.
-        clamp: Keep the stored values within their valid range after every step.
+        clamp: Keep the pixels within 0 and 1 after every step.
         average_from: The result is the mean of the images after this iteration. None: the last images.
         decay_steps: The learning rate falls linearly to 0 in this number of iterations. None: it is constant.
     """
@@ -171,7 +171,7 @@ class SyntheticSets:
         else:
             images.sub_(velocity, alpha=self.lr)
         if self.parametrization.clamp:
-            images.clamp_(*self.parts.stored_range)
+            self.parts.clamp_(images)
         if self.average is not None:
             assert self.parametrization.average_from is not None
             num_averaged = (clock - self.parametrization.average_from + 1).clamp(min=1)
