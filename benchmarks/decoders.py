@@ -17,7 +17,7 @@ from torch import Tensor
 
 import condenset as cs
 from condenset.cli.console import print_table
-from condenset.data.partition import DECODERS, PartLayout
+from condenset.data.partition import DECODERS, MAX_FACTOR, PartLayout
 from condenset.errors import UserError
 
 COLUMNS = ("decoder", "partition", "images per stored image", "values per image", "remaining variance %")
@@ -32,8 +32,12 @@ def remaining_variance(images: Tensor, layout: PartLayout) -> float:
 
 def main(
     dataset: str,
-    partitions: Annotated[list[int] | None, typer.Option("--partition", help="Default: 2 to 8.")] = None,
-    num_images: Annotated[int, typer.Option("--images", help="Random training images to use.")] = 5_000,
+    partitions: Annotated[
+        list[int] | None, typer.Option("--partition", min=1, max=MAX_FACTOR, help="Default: 2 to 8.")
+    ] = None,
+    num_images: Annotated[
+        int, typer.Option("--images", min=2 * MAX_FACTOR**2, help="Random training images to use.")
+    ] = 5_000,
     data_dir: Path | None = None,
 ) -> None:
     train = cs.load(dataset, data_dir=data_dir, verbose=False).train

@@ -20,6 +20,6 @@ def test_low_frequencies_keep_most_of_the_variance() -> None:
 def test_rows_have_only_partitions_that_fit() -> None:
     app = typer.Typer()
     app.command()(decoders.main)
-    options = ["digits", "--images", "40", *(f"--partition={partition}" for partition in (2, 3))]
+    options = ["digits", "--images", "128", *(f"--partition={partition}" for partition in (2, 3))]
     lines = CliRunner().invoke(app, options).output.splitlines()
     assert [line.split()[:2] for line in lines[1:]] == [["bilinear", "2"], ["bicubic", "2"], ["dct", "2"], ["dct", "3"]]

@@ -100,8 +100,35 @@ def test_normalised_images_decode_as_pixels_do() -> None:
         stored_mean, stored_std = (torch.tensor(values)[:, None, None] for values in stats)
         torch.testing.assert_close(normalized * stored_std + stored_mean, stored)
         torch.testing.assert_close(parts.decode(normalized) * std_C11 + mean_C11, layout.decode(stored))
-        lower, upper = (bound * std_C11 + mean_C11 for bound in parts.pixel_range)
-        torch.testing.assert_close(lower.flatten().tolist() + upper.flatten().tolist(), [0.0] * 3 + [1.0] * 3)
+
+
+@pytest.mark.parametrize("decoder", ["bilinear", "dct"])
+def test_clamping_projects_the_pixels_in_range(decoder: str) -> None:
+    mean, std = (0.5, 0.3, 0.4), (0.2, 0.3, 0.25)
+    mean_C11, std_C11 = torch.tensor(mean)[:, None, None], torch.tensor(std)[:, None, None]
+    parts = NormalizedParts(PartLayout(2, decoder), mean, std, torch.device("cpu"))
+    stored = parts.encode((3 * random_images(8, 3, 8, 8) - 1 - mean_C11) / std_C11)
+    pixels = parts.decode(stored) * std_C11 + mean_C11
+    assert pixels.min() < -0.1 and pixels.max() > 1.1
+    expected = parts.encode((pixels.clamp(0, 1) - mean_C11) / std_C11) if decoder == "dct" else None
+    parts.clamp_(stored)
+    clamped = parts.decode(stored) * std_C11 + mean_C11
+    assert clamped.clamp(0, 1).sub(clamped).abs().sum() < pixels.clamp(0, 1).sub(pixels).abs().sum() / 2
+    if expected is not None:
+        torch.testing.assert_close(stored, expected)
+    inside = parts.encode((0.5 + 0.1 * random_images(8, 3, 8, 8) - mean_C11) / std_C11)
+    before = inside.clone()
+    parts.clamp_(inside)
+    assert torch.equal(inside, before)  # rounding would add up over thousands of steps
+
+
+def test_decoding_in_inference_mode_leaves_gradients_possible() -> None:
+    layout, shape = PartLayout(2, "dct"), (1, 3, 14, 14)  # a size of its own, which no other test has cached
+    with torch.inference_mode():
+        layout.decode(torch.zeros(shape))
+    stored = torch.zeros(shape, requires_grad=True)
+    layout.decode(stored).sum().backward()
+    assert stored.grad is not None and stored.grad.abs().max() > 0
 
 
 def test_changed_images_of_a_partitioned_set_are_not_lost(tmp_path: Path) -> None:

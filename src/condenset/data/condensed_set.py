@@ -61,7 +61,7 @@ class CondensedSet(ExportMethods, Dataset[tuple[Tensor, Tensor]]):
         mean, std: Normalisation constants per channel.
         step_sizes: (T,) float32 sizes of the gradient-descent steps that were learned with the images, or None.
         provenance: How the set was made: method, recipe, seed, version, fingerprint of the source data, seconds, …
-        compact: The stored images, each part of which decodes to one of `images`. None: `images` are stored.
+        compact: The stored images, each of which decodes to several of `images`. None: `images` are stored.
         partition: A stored image holds the square of this number of images.
         decoder: How stored images are decoded: "bilinear", "bicubic" or "dct".
         whitening: ZCA whitening that networks expect in place of the normalisation. None: images are normalised.
@@ -99,7 +99,7 @@ class CondensedSet(ExportMethods, Dataset[tuple[Tensor, Tensor]]):
 
         Args:
             compact: (N, C, H, W) stored images.
-            labels: Their labels. The parts of an image have the same label.
+            labels: Their labels. All images that one of them holds have its label.
             partition: A stored image holds the square of this number of images.
             decoder: How they are decoded: "bilinear" or "bicubic" upsampling of parts, or "dct" from low frequencies.
             fields: The other fields.

@@ -2,8 +2,7 @@
 
 The spectrum of an image is its cosine transform over channels, rows and columns. The mean over the channels is
 brightness, the other channel frequencies are colour. Images have most of their detail at low frequencies, and in
-brightness, so that a fraction of the coefficients holds more of it than a smaller image with as many values. JPEG uses
-the same transform.
+brightness, so that a fraction of the coefficients holds more of it than a smaller image with as many values.
 Shapes: N stored images, D images per stored image, S frequencies per side of a spectrum, M coefficients of an image.
 """
 
@@ -22,8 +21,8 @@ COLOR_DISTANCE = 10  # a frequency of colour ranks like one of brightness with 1
 def from_frequencies(stored_NCHW: Tensor, num_parts: int) -> Tensor:
     """Return the (N * D, C, H, W) images of stored coefficients.
 
-    The coefficients are scaled by √D. A learning rate then has the effect that it has with enlarged parts, each value
-    of which changes about D pixels.
+    The coefficients are scaled by √D, so that a learning rate has the same effect on the lowest frequencies as with
+    enlarged parts, each value of which changes about D pixels.
     """
     channels, size, _ = stored_NCHW.shape[1:]
     positions, side = _lowest_frequencies(channels, size, num_parts, stored_NCHW.device)
@@ -64,7 +63,7 @@ def _lowest_frequencies(channels: int, size: int, num_parts: int, device: torch.
     channel, row, column = torch.unravel_index(lowest, distances.shape)
     side = int(torch.maximum(row, column).max()) + 1
     with torch.inference_mode(False):  # gradients cannot pass through tensors from inference mode
-        return ((channel * side + row) * side + column).sort().values.to(device, copy=True), side
+        return ((channel * side + row) * side + column).sort().values.to(device), side
 
 
 @functools.cache

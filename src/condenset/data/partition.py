@@ -133,9 +133,11 @@ class NormalizedParts:
         return (self.layout.encode(images * self.std + self.mean) - self.stored_mean) / self.stored_std
 
     def clamp_(self, stored: Tensor) -> None:
-        """Keep the pixels within 0 and 1, in place. Frequencies change as little as the clamped pixels allow."""
+        """Clamp the pixels to 0..1, in place. The clamped pixels also have frequencies that are not stored."""
         if self.layout.has_frequencies:
-            stored.copy_(self.encode(self.decode(stored).clamp(*self.pixel_range)))
+            images = self.decode(stored)
+            change = images.clamp(*self.pixel_range) - images  # alone, because rounding of all images would add up
+            stored.add_(self.layout.encode(change * self.std) / self.stored_std)
         else:
             stored.clamp_(*self.pixel_range)
 

@@ -114,11 +114,12 @@ def initial_images(store: ClassStore, init: str, seed: int, num: int, classes_K:
 def initial_stored_images(store: ClassStore, init: str, seed: int, num: int, parts: NormalizedParts) -> Tensor:
     """Return (K, num, C, H, W) stored images to start from, which hold real images.
 
-    The images that they hold need more memory. They are encoded class by class.
+    The images are encoded class by class, because they need more memory than the stored ones.
     """
     num_parts = parts.layout.num_parts
-    if init == "noise" or num_parts == 1:
-        return initial_images(store, init, seed, num)
+    if init == "noise":
+        mean_images = torch.zeros(num_parts, *store.image_shape, device=store.counts.device)
+        return initial_images(store, init, seed, num) + parts.encode(mean_images)
     classes = torch.arange(len(store.counts), device=store.counts.device).split(1)
     return torch.cat([parts.encode(initial_images(store, init, seed, num * num_parts, row)) for row in classes])
 

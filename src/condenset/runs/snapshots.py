@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SNAPSHOTS = "snapshots"
 MAX_SNAPSHOTS = 100
 MAX_SIDE = 64  # pixels; larger images are reduced
-MAX_BYTES = 4 << 20  # pixels of one snapshot: larger sets keep the first images of every class
+MAX_BYTES = 2 << 20  # pixels of one snapshot: larger sets keep the first images of every class
 
 
 @dataclass(frozen=True, eq=False)

@@ -166,9 +166,11 @@ def test_result_has_the_decoded_mean_of_the_last_iterates(tmp_path: Path) -> Non
     assert condensed.labels.bincount().tolist() == [FACTOR**2 * min(IPC, count) for count in COUNTS["unequal"]]
 
 
-def test_several_sizes_at_once_equal_each_size_alone() -> None:
+@pytest.mark.parametrize("decoder", ["bilinear", "dct"])
+def test_several_sizes_at_once_equal_each_size_alone(decoder: str) -> None:
     data, spec = tiny_data([7, 2, 5]), "convnet(width=8, depth=2)"
-    parts: dict[str, Any] = {"clamp": True, "average": 0.5, "lr_decay": True, "partition": 2, "objective": "covariance"}
+    parts: dict[str, Any] = {"clamp": True, "average": 0.5, "lr_decay": True, "partition": 2, "decoder": decoder}
+    parts["objective"] = "covariance"
     recipes = [
         DMRecipe(ipc=ipc, lr=lr, network=spec, iterations=3, batch_size=5, allow_fewer=True, **parts)
         for ipc, lr in ((1, 1.0), (3, 10.0))

@@ -76,6 +76,26 @@ def test_sets_that_could_not_be_decoded_are_refused_before_the_first_iteration(m
     make_matching(ipc=8)  # without a partition nothing is decoded
 
 
+@pytest.mark.parametrize("decoder", ["bilinear", "dct"])
+def test_noise_has_the_mean_of_the_data(decoder: str) -> None:
+    recipe = make_recipe(init="noise", partition=2, decoder=decoder, iterations=0, ipc=2)
+    images = condense(colourful_data(), recipe, RunContext(seed=3, compute=CPU)).images
+    torch.testing.assert_close(images.mean((0, 2, 3)), torch.tensor(colourful_data().mean), rtol=0, atol=0.1)
+
+
+def test_initial_images_are_encoded_class_by_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The images of all classes may not fit into memory before they are encoded."""
+    shapes, encode = [], PartLayout.encode
+
+    def record(layout: PartLayout, images: Tensor) -> Tensor:
+        shapes.append(tuple(images.shape))
+        return encode(layout, images)
+
+    monkeypatch.setattr(PartLayout, "encode", record)
+    make_matching(partition=2)
+    assert shapes == [(1, 4, 3, 8, 8)] * 2
+
+
 def test_small_classes_repeat_their_images_with_noise() -> None:
     recipe = make_recipe(ipc=3, partition=2, iterations=0, allow_fewer=True)
     condensed = condense(tiny_data([2, 20]), recipe, RunContext(seed=3, compute=CPU))

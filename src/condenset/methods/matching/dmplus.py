@@ -55,11 +55,11 @@ def presets(ipc: int, dataset: str, size: int) -> dict[str, Any]:
         settings |= LARGE_IMAGES
     if (dataset, size) == DIGITS:
         settings |= {**dm_presets(ipc, dataset, size), "iterations": 200}
-    return {**settings, "lr": max(5.0, float(ipc)), "partition": partition(ipc, size)}
+    return {**settings, "lr": max(5.0, float(ipc)), "partition": choose_partition(ipc, size)}
 
 
-def partition(ipc: int, size: int) -> int:
-    """Return the number whose square is that of images in a stored image: the smaller the set, the more images."""
+def choose_partition(ipc: int, size: int) -> int:
+    """Return the partition: smaller sets store more images. Its values were not compared on large runs yet."""
     if size < MIN_PARTITION_SIZE:
         return 1
     if ipc == 1:

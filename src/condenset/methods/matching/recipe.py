@@ -44,7 +44,7 @@ class DMRecipe(MatchingRecipe):
         partition: A stored image holds the square of this number of images.
         decoder: How they are decoded: "bilinear" upsampling of parts as published, "bicubic" upsampling, which is
             sharper, or "dct" from the lowest frequencies, which hold more detail.
-        clamp: Keep the pixels within 0 and 1, with the decoder "dct" approximately.
+        clamp: Clamp the pixels to 0..1, with the decoder "dct" approximately.
         average: The result is the mean of the images over this share of the iterations, the last ones. 0: the last
             images.
         lr_decay: Reduce the learning rate linearly to 0.

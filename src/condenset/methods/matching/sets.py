@@ -64,7 +64,7 @@ class Parametrization:
 
     Attributes:
         layout: How a stored image holds several images.
-        clamp: Keep the pixels within 0 and 1 after every step.
+        clamp: Clamp the pixels to 0..1 after every step, with the decoder "dct" approximately.
         average_from: The result is the mean of the images after this iteration. None: the last images.
         decay_steps: The learning rate falls linearly to 0 in this number of iterations. None: it is constant.
     """
