@@ -32,7 +32,7 @@ def hinge_loss(real_N: Tensor, fake_N: Tensor) -> Tensor:
     return F.relu(1 - real_N).mean() + F.relu(1 + fake_N).mean()
 
 
-def build_generator(data: ImageData, recipe: Any) -> ConvGenerator:
+def build_generator(data: ImageData, recipe: Any, *, spectral: bool = True) -> ConvGenerator:
     """Build the generator of a recipe for the images of a dataset. Its weights are random."""
     with networks.seed_global_rng(0, torch.device("cpu")):
         return ConvGenerator(
@@ -42,6 +42,7 @@ def build_generator(data: ImageData, recipe: Any) -> ConvGenerator:
             width=recipe.width,
             mean=data.mean,
             std=data.std,
+            spectral=spectral,
         )
 
 

@@ -67,19 +67,29 @@ class ConvGenerator(ImageGenerator):
         num_classes: Number of classes.
         width: Channels of the maps.
         mean, std: Normalisation of the images. Pixels are between 0 and 1 before it.
+        spectral: Divide the weights by their spectral norm, which steadies the training against a discriminator.
     """
 
     def __init__(
-        self, *, channels: int, size: int, num_classes: int, width: int, mean: Sequence[float], std: Sequence[float]
+        self,
+        *,
+        channels: int,
+        size: int,
+        num_classes: int,
+        width: int,
+        mean: Sequence[float],
+        std: Sequence[float],
+        spectral: bool = True,
     ) -> None:
         super().__init__(mean, std)
+        conv, linear = (SpectralConv2d, SpectralLinear) if spectral else (nn.Conv2d, nn.Linear)
         num_blocks = count_doublings(size)
         self.size, self.width, self.num_classes = size, width, num_classes
         self.first_size = -(-size // 2**num_blocks)
-        self.first = SpectralLinear(LATENT_SIZE + num_classes, width * self.first_size**2)
-        self.blocks = nn.ModuleList([UpBlock(width, width, num_classes) for _ in range(num_blocks)])
+        self.first = linear(LATENT_SIZE + num_classes, width * self.first_size**2)
+        self.blocks = nn.ModuleList([UpBlock(width, width, num_classes, conv) for _ in range(num_blocks)])
         self.norm = nn.BatchNorm2d(width)
-        self.last = SpectralConv2d(width, channels, 3, padding=1)
+        self.last = conv(width, channels, 3, padding=1)
 
     def forward(self, latents_NZ: Tensor, labels_N: Tensor) -> Tensor:
         """Return (N, C, H, W) normalised images of the given classes, in float32."""

@@ -74,15 +74,21 @@ class ConditionalBatchNorm(nn.Module):
 
 
 class UpBlock(nn.Module):
-    """A residual block of a generator that doubles the size of a map."""
+    """A residual block of a generator that doubles the size of a map.
 
-    def __init__(self, in_channels: int, out_channels: int, num_classes: int) -> None:
+    Args:
+        in_channels, out_channels: Channels of the maps.
+        num_classes: Number of classes.
+        conv: Class of the convolutions.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, num_classes: int, conv: type[nn.Conv2d]) -> None:
         super().__init__()
         self.norm1 = ConditionalBatchNorm(in_channels, num_classes)
-        self.conv1 = SpectralConv2d(in_channels, out_channels, 3, padding=1)
+        self.conv1 = conv(in_channels, out_channels, 3, padding=1)
         self.norm2 = ConditionalBatchNorm(out_channels, num_classes)
-        self.conv2 = SpectralConv2d(out_channels, out_channels, 3, padding=1)
-        self.shortcut = SpectralConv2d(in_channels, out_channels, 1)
+        self.conv2 = conv(out_channels, out_channels, 3, padding=1)
+        self.shortcut = conv(in_channels, out_channels, 1)
 
     def forward(self, maps: Tensor, classes_NK: Tensor) -> Tensor:
         """Map (N, in_channels, H, W) to (N, out_channels, 2H, 2W)."""

@@ -39,7 +39,7 @@ from condenset.methods.recipe import GradientMatchingRecipe
 from condenset.methods.samplers import remove_classifier
 from condenset.runs.context import RunContext
 
-POOLED = 4.0  # squared distances of maps before their 2x2 pooling, relative to those after it, if the maps are smooth
+POOLED = 4.0  # weight of maps after their 2x2 pooling, which gives gradients like those of maps before it
 LAST_WEIGHT = POOLED + 2  # the published code compares the last layer before its pooling, and twice after it
 Parameters = dict[str, Tensor]  # by name
 HALVINGS = (0.6, 0.8, 0.9)  # shares of the run after which the learning rate is halved
