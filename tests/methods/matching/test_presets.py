@@ -76,7 +76,7 @@ def test_partition_depends_on_the_image_size(method: str) -> None:
 
 def test_dmplus_stores_more_images_in_small_sets() -> None:
     sizes = (8, 15, 16, 27, 32, 64)
-    for ipc, partition in ((1, 6), (10, 3), (50, 2)):
+    for ipc, partition in ((1, 5), (10, 3), (50, 2)):
         recipes = [make_recipe("dmplus", ipc=ipc, name="own", size=size) for size in sizes]
         assert [recipe.layout.num_parts for recipe in recipes] == [1, 1] + [partition**2] * 4
 
