@@ -175,9 +175,9 @@ def test_parts_have_the_label_of_their_image() -> None:
 @pytest.mark.parametrize(
     ("layout", "channels", "size", "message"),
     [
-        (PartLayout(3), 3, 8, "partition must divide the image size of 8 pixels with the decoder bilinear, but got 3"),
-        (PartLayout(2, "bicubic"), 3, 7, "partition must divide .* 7 pixels with the decoder bicubic, but got 2"),
-        (PartLayout(4), 3, 2, "partition must divide the image size of 2 pixels with the decoder bilinear, but got 4"),
+        (PartLayout(3), 3, 8, "partition must divide the image size of 8 pixels unless the decoder is dct, but got 3"),
+        (PartLayout(2, "bicubic"), 3, 7, "partition must divide .* 7 pixels unless the decoder is dct, but got 2"),
+        (PartLayout(4), 3, 2, "partition must divide the image size of 2 pixels unless the decoder is dct, but got 4"),
         (PartLayout(8, "dct"), 3, 4, "partition must be at most 6 for images of 48 values, but got 8"),
     ],
 )
@@ -272,7 +272,7 @@ def test_files_of_older_versions_decode_bilinearly(tmp_path: Path) -> None:
         ({"partition": True}, "partition must be .*, but got True"),
         ({"partition": "2"}, "partition must be .*, but got '2'"),
         ({"partition": None}, "partition must be .*, but got None"),
-        ({"partition": 3}, "partition must divide the image size of 8 pixels with the decoder bilinear, but got 3"),
+        ({"partition": 3}, "partition must divide the image size of 8 pixels unless the decoder is dct, but got 3"),
         ({"decoder": "nearest"}, "decoder must be one of bilinear, bicubic, dct, but got 'nearest'"),
         ({"decoder": None}, "decoder must be one of bilinear, bicubic, dct, but got None"),
         ({"images": torch.rand(3, 3, 8, 6)}, "square"),

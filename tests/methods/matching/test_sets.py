@@ -164,7 +164,7 @@ def test_records_state_the_decoder_unless_it_is_that_of_older_versions() -> None
 
 def test_partition_must_divide_the_image_size() -> None:
     data, recipe = tiny_data([8, 8]), make_recipe(partition=3)
-    message = r"\Apartition must divide the image size of 8 pixels with the decoder bilinear, but got 3\Z"
+    message = r"\Apartition must divide the image size of 8 pixels unless the decoder is dct, but got 3\Z"
     with pytest.raises(UserError, match=message):
         check_recipe(data, recipe, CPU, None)
     with pytest.raises(UserError, match=message):
