@@ -150,7 +150,7 @@ def test_another_size_gets_its_own_presets_unless_the_config_changes_them() -> N
         base = make_plan(data, RunRequest(methods=("dmplus",), ipcs=(1,), recipe_fields=recipe_fields), dataset="a")
         return make_plan(data, RunRequest(ipcs=(10,)), base, dataset="a").jobs[0].recipe.partition  # type: ignore[union-attr]
 
-    assert partition() == 2
+    assert partition() == 3
     assert partition(partition=1) == 1
 
 
