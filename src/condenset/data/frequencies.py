@@ -18,7 +18,7 @@ from torch import Tensor
 COLOR_DISTANCE = 10  # a frequency of colour ranks like one of brightness with 10 times its square
 
 
-def from_frequencies(stored_NCHW: Tensor, num_parts: int) -> Tensor:
+def decode_frequencies(stored_NCHW: Tensor, num_parts: int) -> Tensor:
     """Return the (N * D, C, H, W) images of stored coefficients.
 
     The coefficients are scaled by √D, so that a learning rate has the same effect on the lowest frequencies as with
@@ -33,7 +33,7 @@ def from_frequencies(stored_NCHW: Tensor, num_parts: int) -> Tensor:
     return _mix_channels(mixture.mT, rows.mT @ spectra @ rows)
 
 
-def to_frequencies(images_NDCHW: Tensor) -> Tensor:
+def encode_frequencies(images_NDCHW: Tensor) -> Tensor:
     """Return the (N, C, H, W) stored coefficients of images. The values that remain are 0."""
     num_parts, channels, size, _ = images_NDCHW.shape[1:]
     positions, side = _lowest_frequencies(channels, size, num_parts, images_NDCHW.device)

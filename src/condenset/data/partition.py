@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from condenset.data.frequencies import from_frequencies, to_frequencies
+from condenset.data.frequencies import decode_frequencies, encode_frequencies
 from condenset.errors import UserError, check, check_choice, check_int
 from condenset.io.bytesize import format_bytes
 
@@ -71,7 +71,7 @@ class PartLayout:
         *outer, num, channels, size, _ = stored.shape
         stored_NCHW = stored.reshape(-1, channels, size, size)
         if self.decoder == "dct":
-            images = from_frequencies(stored_NCHW, self.num_parts)
+            images = decode_frequencies(stored_NCHW, self.num_parts)
         else:
             images = _enlarge(_split_tiles(stored_NCHW, self.partition).transpose(1, 2), self.decoder)
         return images.reshape(*outer, num * self.num_parts, channels, size, size)
@@ -83,7 +83,7 @@ class PartLayout:
         *outer, num, channels, size, _ = images.shape
         groups = images.reshape(-1, self.num_parts, channels, size, size)
         if self.decoder == "dct":
-            stored = to_frequencies(groups)
+            stored = encode_frequencies(groups)
         else:
             stored = _join_tiles(_shrink(groups, self.partition).transpose(1, 2))
         return stored.reshape(*outer, num // self.num_parts, channels, size, size)
