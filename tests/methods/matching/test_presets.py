@@ -91,7 +91,7 @@ def test_dmplus_decodes_images_of_any_size_and_number_of_channels(channels: int,
 
 def test_large_images_of_dmplus_have_smaller_batches() -> None:
     recipes = [make_recipe("dmplus", ipc=10, name="own", size=size) for size in (32, 64)]
-    assert [(recipe.batch_size, recipe.iterations) for recipe in recipes] == [(256, 10_000), (128, 4_000)]
+    assert [(recipe.batch_size, recipe.iterations) for recipe in recipes] == [(256, 10_000), (128, 2_000)]
 
 
 def test_calibration_of_dmplus_falls_with_the_size_of_the_set_and_grows_with_the_number_of_classes() -> None:

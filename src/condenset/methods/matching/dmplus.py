@@ -40,7 +40,7 @@ class DMPlusRecipe(DMRecipe):
 LARGE_IMAGES = {
     "augment": "color+crop+cutout+flip+scale+rotate",  # 4 points above the default on TinyImageNet
     "batch_size": 128,  # as good as 256
-    "iterations": 4_000,
+    "iterations": 2_000,
     "pool_size": 5,
     "pool_epochs": 30,
 }
