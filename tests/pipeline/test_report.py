@@ -95,7 +95,8 @@ def test_damaged_snapshots_are_left_out_with_a_notice(finished: Path) -> None:
 def test_snapshots_with_some_images_have_no_accuracies(
     condenset: CommandRunner, toy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("condenset.runs.snapshots.MAX_BYTES", 1)  # one image
+    for name in ("MAX_BYTES", "MAX_WHOLE_BYTES"):
+        monkeypatch.setattr(f"condenset.runs.snapshots.{name}", 1)  # one image
     assert condenset("run", toy, *RUN, "--out", "a").code == 0
     content = collect_content(Path("a"))
     assert [len(item.snapshots) for item in content.sets] == [0, 2] and content.curve_command == ""

@@ -105,6 +105,18 @@ def test_pictures_have_a_bounded_size(tmp_path: Path, monkeypatch: pytest.Monkey
     assert choose_images(condensed).tolist() == [0, 4]  # the first classes
 
 
+def test_small_sets_are_stored_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    condensed = make_set(make_data(), ipc=4)
+    monkeypatch.setattr(snapshots, "MAX_BYTES", 1)
+    monkeypatch.setattr(snapshots, "MAX_WHOLE_BYTES", condensed.images.numel())
+    write_snapshot(tmp_path, 5, condensed)
+    monkeypatch.setattr(snapshots, "MAX_WHOLE_BYTES", condensed.images.numel() - 1)
+    write_snapshot(tmp_path, 6, condensed)
+    whole, part = read_snapshots(tmp_path, condensed)
+    assert whole.has_all_images(condensed) and whole.indices.tolist() == list(range(len(condensed)))
+    assert not part.has_all_images(condensed)
+
+
 def test_damaged_or_foreign_pictures_are_an_error(tmp_path: Path) -> None:
     condensed: CondensedSet = make_set(make_data())
     assert read_snapshots(tmp_path, condensed) == []

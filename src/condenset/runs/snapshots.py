@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 SNAPSHOTS = "snapshots"
 MAX_SNAPSHOTS = 100
 MAX_SIDE = 64  # pixels; larger images are reduced
-MAX_BYTES = 2 << 20  # pixels of one snapshot: larger sets keep the first images of every class
+MAX_BYTES = 2 << 20  # pixels of a set in a report, which shows the first images of every class of larger sets
+MAX_WHOLE_BYTES = 8 << 20  # snapshots keep all images of sets up to this size, so that networks can train on them
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,13 +56,21 @@ def spaced_steps(num: int, iterations: int) -> frozenset[int]:
 
 
 def choose_images(condensed: CondensedSet) -> Tensor:
-    """Return the positions of the images that a snapshot of a set contains: the first ones of every class."""
+    """Return the positions of the images that a report shows: the first ones of every class."""
     channels, size = condensed.images.shape[1:3]
     max_images = max(1, MAX_BYTES // (channels * min(size, MAX_SIDE) ** 2))
     labels = hard_labels(condensed.labels)
     per_class = max(1, max_images // condensed.num_classes)
     parts = [(labels == label).nonzero()[:per_class, 0] for label in range(min(condensed.num_classes, max_images))]
     return torch.cat(parts)
+
+
+def _choose_stored(condensed: CondensedSet) -> Tensor:
+    """Return the positions of the images that a snapshot contains."""
+    (channels, size), num = condensed.images.shape[1:3], len(condensed)
+    if size <= MAX_SIDE and num * channels * size**2 <= MAX_WHOLE_BYTES:
+        return torch.arange(num)
+    return choose_images(condensed)
 
 
 def hard_labels(labels: Tensor) -> Tensor:
@@ -84,7 +93,7 @@ def set_name(condensed: CondensedSet) -> str:
 
 def write_snapshot(directory: Path, step: int, condensed: CondensedSet) -> None:
     """Write the images of a set after `step` iterations to the directory of a run."""
-    indices, seconds = choose_images(condensed), condensed.provenance.get("seconds", 0.0)
+    indices, seconds = _choose_stored(condensed), condensed.provenance.get("seconds", 0.0)
     snapshot = Snapshot(step, seconds, to_pixels(condensed.images[indices]), indices)
     _write(directory / SNAPSHOTS / set_name(condensed), snapshot)
 
@@ -99,7 +108,7 @@ def join_snapshots(directory: Path, condensed: CondensedSet, shards: Sequence[tu
     """
     saved = [{snapshot.step: snapshot for snapshot in read_snapshots(path, part)} for path, part in shards]
     offsets = itertools.accumulate((len(part) for _, part in shards[:-1]), initial=0)
-    starts, selected = list(offsets), choose_images(condensed)
+    starts, selected = list(offsets), _choose_stored(condensed)
     for step in set.intersection(*map(set, saved)):
         parts = [snapshots[step] for snapshots in saved]
         indices = torch.cat([part.indices + start for part, start in zip(parts, starts, strict=True)])
@@ -130,10 +139,10 @@ def read_snapshots(directory: Path, condensed: CondensedSet) -> list[Snapshot]:
 def _read_snapshot(path: Path, condensed: CondensedSet) -> Snapshot:
     tensors, info = read_tensor_file(path, "snapshot", "a snapshot of condenset")
     images, indices = (tensors.get(name, torch.empty(0)) for name in ("images", "indices"))
-    expected = choose_images(condensed)
+    is_selection = any(torch.equal(indices, some) for some in (torch.arange(len(condensed)), choose_images(condensed)))
     side = min(condensed.images.shape[-1], MAX_SIDE)
-    shape = (len(expected), condensed.images.shape[1], side, side)
-    is_valid = images.dtype == torch.uint8 and tuple(images.shape) == shape and torch.equal(indices, expected)
+    shape = (len(indices), condensed.images.shape[1], side, side)
+    is_valid = images.dtype == torch.uint8 and tuple(images.shape) == shape and is_selection
     step, seconds = _read_number(info, "step"), _read_number(info, "seconds")
     if not is_valid or step is None or seconds is None:
         raise UserError(f"{path} is not a snapshot of {set_name(condensed)}: delete it")
