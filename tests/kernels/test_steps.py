@@ -8,6 +8,7 @@ import os
 import pytest
 import torch
 
+import condenset as cs
 from condenset import augment, kernels
 from condenset.data.stores.class_store import ClassStore
 from condenset.engine import ComputeDevice, rng
@@ -54,10 +55,16 @@ def test_distribution_matching(norm: str, num_steps: int, monkeypatch: pytest.Mo
     torch.testing.assert_close(fast.sets.images_KICHW, plain.sets.images_KICHW, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("norm", ["instance", "batch"])
-def test_training(norm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("norm", "protocol"),
+    [
+        ("instance", Protocol(epochs=0, batch_size=4, lr=0.1)),
+        ("batch", Protocol(epochs=0, batch_size=4, lr=0.1)),
+        ("instance", Protocol.modern(epochs=1, batch_size=4, lr=0.1, cutmix=1.0)),
+    ],
+)
+def test_training(norm: str, protocol: Protocol, monkeypatch: pytest.MonkeyPatch) -> None:
     data = DeviceDataset.from_data(tiny_data([3, 3]), CPU.device)
-    protocol = Protocol(epochs=0, batch_size=4, lr=0.1)
 
     def train() -> Trainer:
         trainer = Trainer(f"convnet(width=8, depth=2, norm={norm!r})", data, protocol, CPU)
@@ -69,6 +76,19 @@ def test_training(norm: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fast = train()
     torch.testing.assert_close(fast.weights, plain.weights, rtol=1e-3, atol=1e-3)
     assert fast.accuracy(data) == plain.accuracy(data)
+
+
+@pytest.mark.parametrize("condensed", [False, True])  # pixels, or normalised images
+def test_training_images(condensed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = tiny_data([3, 3])
+    images = cs.condense(source, "random", ipc=3, device="cpu", verbose=False) if condensed else source
+    data, index = DeviceDataset.from_data(images, CPU.device), torch.tensor([4, 0, 2])
+    uniform = rng.uniform(rng.make_key(0), 0, torch.arange(3), augment.NUM_UNIFORMS)
+    transform = augment.sample_transform(uniform, augment.parse_strategy("color+crop+flip"), 8)
+    plain = data.take_augmented(index, transform, torch.float32)
+    torch.testing.assert_close(plain, augment.apply(transform, data.images(index)[:, None])[:, 0])
+    use_kernels(monkeypatch)
+    torch.testing.assert_close(data.take_augmented(index, transform, torch.float32), plain, rtol=1e-4, atol=1e-4)
 
 
 def test_gradient_matching(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""CutMix: boxes, their areas, and the loss of mixed labels."""
+"""CutMix: boxes, their areas, and the gradient of mixed labels."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ import torch
 import torch.nn.functional as F
 
 from condenset.engine import rng
-from condenset.training.cutmix import CutMixBox, sample_box
+from condenset.training.cross_entropy import logit_gradient
+from condenset.training.cutmix import STREAM, CutMixBox, make_box, mix_images
 
 KEY = rng.make_key(0, "cutmix")
 
 
 def sample_boxes(num: int, size: int, probability: float) -> list[CutMixBox]:
-    return [sample_box(KEY, torch.tensor(step), size, probability) for step in range(num)]
+    stream = torch.tensor([STREAM])
+    return [make_box(rng.uniform(KEY, step, stream, 4)[0], size, probability) for step in range(num)]
 
 
 def test_box_is_a_square_that_the_image_cuts_off() -> None:
@@ -39,9 +41,12 @@ def test_a_share_of_the_batches_is_mixed() -> None:
 
 
 def test_box_is_a_function_of_key_and_step() -> None:
-    first, again, other = (sample_boxes(5, 16, 1.0), sample_boxes(5, 16, 1.0), sample_boxes(6, 16, 1.0)[1:])
-    assert all(torch.equal(a.inside_HW, b.inside_HW) for a, b in zip(first, again, strict=True))
-    assert not all(torch.equal(a.inside_HW, b.inside_HW) for a, b in zip(first, other, strict=True))
+    images = torch.rand(2, 3, 16, 16)
+    boxes = sample_boxes(5, 16, 1.0)
+    for step, box in enumerate(boxes):
+        mixed, share = mix_images(images, KEY, torch.tensor(step), 1.0)
+        assert torch.equal(mixed, box.mix(images)) and share == box.share
+    assert len({float(box.share) for box in boxes}) > 1
 
 
 def test_every_image_gets_the_box_of_the_image_before_it() -> None:
@@ -53,12 +58,13 @@ def test_every_image_gets_the_box_of_the_image_before_it() -> None:
     assert torch.equal(mixed[:, :, ~inside], images[:, :, ~inside])
 
 
-def test_loss_is_that_of_mixed_labels() -> None:
+@pytest.mark.parametrize("share", [None, 0.6])
+def test_gradient_is_that_of_mixed_labels(share: float | None) -> None:
     generator = torch.Generator().manual_seed(0)
     logits, labels = torch.randn(4, 3, generator=generator), torch.tensor([0, 2, 1, 1])
-    box = CutMixBox(torch.zeros(4, 4, dtype=torch.bool), torch.tensor(0.6))
     soft = torch.softmax(torch.randn(4, 3, generator=generator), 1)
     for given, probabilities in ((labels, F.one_hot(labels, 3).float()), (soft, soft)):
-        mixed = 0.6 * probabilities + 0.4 * probabilities[[3, 0, 1, 2]]
-        expected = -(mixed * F.log_softmax(logits, 1)).sum(1).mean()
-        torch.testing.assert_close(box.cross_entropy(logits, given), expected)
+        own = 1.0 if share is None else share
+        mixed = own * probabilities + (1 - own) * probabilities[[3, 0, 1, 2]]
+        gradient = logit_gradient(logits, given, None if share is None else torch.tensor(share))
+        torch.testing.assert_close(gradient, (torch.softmax(logits, 1) - mixed) / 4)

@@ -8,10 +8,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from condenset import kernels
 from condenset.engine import rng
+from condenset.kernels import cutmix as cutmix_kernel
 
 STREAM = 1 << 30  # of the random numbers; the streams of the augmentation are the positions in a batch
 
@@ -26,21 +27,28 @@ class CutMixBox(NamedTuple):
         """Return the images with the box of their neighbours."""
         return torch.where(self.inside_HW, images_NCHW.roll(1, 0), images_NCHW)
 
-    def cross_entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Return the cross-entropy for the labels of both images, weighted by their pixels."""
-        other = F.cross_entropy(logits, labels.roll(1, 0))
-        return self.share * F.cross_entropy(logits, labels) + (1 - self.share) * other
+
+def mix_images(images_NCHW: Tensor, key: Tensor, clock: Tensor, probability: float) -> tuple[Tensor, Tensor]:
+    """Return the images with the box of a step, and the share of the pixels outside of it, ().
+
+    With 1 - `probability` the box is empty.
+    """
+    stream = torch.full((1,), STREAM, dtype=torch.int64, device=key.device)
+    uniform_4 = rng.uniform(key, clock, stream, 4)[0]
+    if kernels.available(images_NCHW):
+        return cutmix_kernel.mix(images_NCHW, uniform_4, probability)
+    box = make_box(uniform_4, images_NCHW.shape[-1], probability)
+    return box.mix(images_NCHW), box.share
 
 
-def sample_box(key: Tensor, clock: Tensor, size: int, probability: float) -> CutMixBox:
-    """Sample the box of a step; with 1 - `probability` it is empty.
+def make_box(uniform_4: Tensor, size: int, probability: float) -> CutMixBox:
+    """Return the box that four uniform numbers select.
 
     Its area is uniform between 0 and that of the image, before the part outside of the image is cut off.
     """
-    stream = torch.full((1,), STREAM, dtype=torch.int64, device=key.device)
-    use, area, x, y = rng.uniform(key, clock, stream, 4)[0].unbind()
+    use, area, x, y = uniform_4.unbind()
     side = torch.where(use < probability, (area.sqrt() * size).floor(), 0)
-    half, pixel = (side / 2).floor(), torch.arange(size, device=key.device)
+    half, pixel = (side / 2).floor(), torch.arange(size, device=uniform_4.device)
     inside_x, inside_y = (_in_range(pixel, (center * size).floor(), half) for center in (x, y))
     inside_HW = inside_y[:, None] & inside_x[None]
     return CutMixBox(inside_HW, 1 - inside_HW.float().mean())

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from condenset import augment, kernels
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
+from condenset.kernels import augment as augment_kernel
 
 
 @dataclass(frozen=True)
@@ -18,8 +20,8 @@ class DeviceDataset:
     Attributes:
         images_NCHW: Normalised float images, or uint8 pixels that are normalised when they are read.
         labels: (N,) class numbers, or (N, K) class probabilities.
-        scale_C11: The factor that normalises uint8 pixels.
-        shift_C11: The summand that normalises uint8 pixels.
+        scale_C11: The factor that normalises the images.
+        shift_C11: The summand that normalises the images.
         allow_hflip: Whether the augmentation may flip images horizontally.
         num_classes: The number of classes.
     """
@@ -41,11 +43,12 @@ class DeviceDataset:
         else:
             images = source.images
         mean, std = (torch.tensor(values, device=device)[:, None, None] for values in (source.mean, source.std))
+        is_normalized = images.dtype != torch.uint8
         return cls(
-            images_NCHW=images.to(device),
+            images_NCHW=images.to(device).contiguous(),
             labels=source.labels.to(device),
-            scale_C11=1 / (255 * std),
-            shift_C11=-mean / std,
+            scale_C11=torch.ones_like(std) if is_normalized else 1 / (255 * std),
+            shift_C11=torch.zeros_like(mean) if is_normalized else -mean / std,
             allow_hflip=source.allow_hflip,
             num_classes=source.num_classes,
         )
@@ -67,3 +70,10 @@ class DeviceDataset:
         """Return normalised images."""
         images = self.images_NCHW[index]
         return images.float() * self.scale_C11 + self.shift_C11 if images.dtype == torch.uint8 else images
+
+    def take_augmented(self, index_N: Tensor, transform: augment.Transform, dtype: torch.dtype) -> Tensor:
+        """Return normalised images, each with its own augmentation."""
+        if kernels.available(self.images_NCHW):
+            images = (self.images_NCHW, index_N[:, None])
+            return augment_kernel.take_augmented(*images, transform, self.scale_C11, self.shift_C11, dtype)[:, 0]
+        return augment.apply(transform, self.images(index_N)[:, None], dtype)[:, 0]

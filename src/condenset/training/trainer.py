@@ -8,13 +8,13 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from condenset import augment
 from condenset.engine import ComputeDevice, rng
 from condenset.engine.cuda_graph import capture_step
-from condenset.training.cutmix import sample_box
+from condenset.training.cross_entropy import logit_gradient
+from condenset.training.cutmix import mix_images
 from condenset.training.dataset import DeviceDataset
 from condenset.training.forgetting import ForgettingCounter
 from condenset.training.model import Model
@@ -279,19 +279,23 @@ class Trainer:
         """Take one step of SGD with momentum and weight decay on the next images."""
         # Warm-up steps before a capture may go beyond the last image.
         index = self.order[(self.position + offsets).clamp(max=len(self.data) - 1)]
-        images, labels = self.data.images(index), self.data.labels[index]
-        if self.stages:
-            uniform = rng.uniform(self.augment_key, self.clock, offsets, augment.NUM_UNIFORMS)
-            transform = augment.sample_transform(uniform, self.stages, self.data.size, shared=True)
-            images = augment.apply(transform, images[:, None], self.model.dtype)[:, 0]
-        weights, probability = self.weights.detach().requires_grad_(), self.protocol.cutmix
-        box = sample_box(self.augment_key, self.clock, self.data.size, probability) if probability else None
-        logits = self.model.logits(weights, box.mix(images) if box else images)
-        loss = (box.cross_entropy if box else F.cross_entropy)(logits.float(), labels)
-        (gradient,) = torch.autograd.grad(loss, weights)
+        images, labels, share = self._take_images(index, offsets), self.data.labels[index], None
+        if self.protocol.cutmix:
+            images, share = mix_images(images, self.augment_key, self.clock, self.protocol.cutmix)
+        weights = self.weights.detach().requires_grad_()
+        logits = self.model.logits(weights, images)
+        (gradient,) = torch.autograd.grad(logits, weights, logit_gradient(logits, labels, share))
         state = (self.weights, self.velocity, gradient, self.lr, self.clock, self.position)
         momentum, weight_decay = self.protocol.momentum, self.protocol.weight_decay
         update_weights(*state, len(offsets), momentum=momentum, weight_decay=weight_decay)
         if self.forgetting:
             with torch.no_grad():
                 self.forgetting.update(index, logits.argmax(1) == labels)
+
+    def _take_images(self, index: Tensor, offsets: Tensor) -> Tensor:
+        """Return the images at these positions, normalised and augmented."""
+        if not self.stages:
+            return self.data.images(index)
+        uniform = rng.uniform(self.augment_key, self.clock, offsets, augment.NUM_UNIFORMS)
+        transform = augment.sample_transform(uniform, self.stages, self.data.size, shared=True)
+        return self.data.take_augmented(index, transform, self.model.dtype)
