@@ -28,6 +28,18 @@ def distill(data: cs.ImageData, iterations: int = 2) -> cs.CondensedSet:
     return cs.condense(data, "dd", ipc=2, device="cpu", **fields)
 
 
+def test_evaluation_with_the_learning_rate_of_trajectory_matching() -> None:
+    condensed = cs.condense(tiny_data([6, 6]), "random", ipc=2, device="cpu", verbose=False)
+    learned = dataclasses.replace(condensed, provenance={**condensed.provenance, "step_size": 0.3})
+    test, fields = tiny_data([5, 5], seed=1), {"network": SPEC, "num_networks": 2, "device": "cpu", "verbose": False}
+    scores = cs.evaluate(learned, test, learned_steps=True, **fields)
+    expected = cs.evaluate(learned, test, lr=0.3, **fields)
+    assert scores.accuracies == expected.accuracies and scores.protocol == expected.protocol
+    assert scores.protocol["lr"] == 0.3 and scores.protocol["schedule"] == "paper"
+    with pytest.raises(cs.UserError, match="learned step sizes, such as those of the methods dd and mtt"):
+        cs.evaluate(condensed, test, learned_steps=True, **fields)
+
+
 def make_trainer(condensed: cs.CondensedSet, *, learned_steps: bool) -> Trainer:
     protocol = Protocol(network=SPEC, momentum=0, weight_decay=0, augment="none", learned_steps=learned_steps)
     return Trainer(SPEC, DeviceDataset.from_data(condensed, CPU.device), protocol, CPU)

@@ -73,7 +73,7 @@ Evaluate = Annotated[
 ]
 LearnedSteps = Annotated[
     bool | None,
-    typer.Option("--own-steps", help="Train with the step sizes stored in the set (method dd) instead of --epochs."),
+    typer.Option("--own-steps", help="Train with the step sizes that the set learned (methods dd and mtt)."),
 ]
 EvaluationOut = Annotated[
     Path | None,

@@ -18,6 +18,7 @@ from condenset.io.metadata import read_json
 from condenset.pipeline.plan import WHOLE
 from condenset.runs.context import RunContext
 from condenset.runs.events import is_fraction
+from condenset.training.protocol import Protocol
 from condenset.training.scores import Scores
 
 Record = dict[str, Any]
@@ -90,6 +91,7 @@ def _score_fields(scores: Scores) -> Record:
         "balanced_accuracy": scores.balanced_accuracy,
         "protocol": protocol["schedule"],
         length: protocol[length],
+        **({} if protocol["lr"] == Protocol.lr else {"network_lr": protocol["lr"]}),
         "augment": protocol["augment"],
     }
 

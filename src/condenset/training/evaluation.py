@@ -23,7 +23,7 @@ from condenset.runs.loop import track_progress
 from condenset.training.checkpoint import TrainingCheckpoint
 from condenset.training.confusion import count_predictions, is_cell_counts
 from condenset.training.dataset import DeviceDataset
-from condenset.training.learned_steps import read_learned_steps
+from condenset.training.learned_steps import read_learned_lr, read_learned_steps
 from condenset.training.network_file import write_network
 from condenset.training.parallel import num_parallel, remaining_groups, train_in_parallel
 from condenset.training.protocol import Protocol
@@ -42,6 +42,9 @@ class Evaluation:
         self, train_set: CondensedSet | ImageData, test_set: ImageData, protocol: Protocol, run: RunContext
     ) -> None:
         protocol = augment.remove_unused_flip(protocol, allow_hflip=train_set.allow_hflip)
+        lr = read_learned_lr(train_set) if protocol.learned_steps else None
+        if lr is not None:
+            protocol = dataclasses.replace(protocol, lr=lr, learned_steps=False)
         self.run, self.compute, self.protocol = run, run.compute, protocol
         self.network_file: Path | None = None
         self.learned_steps = read_learned_steps(train_set) if protocol.learned_steps else None

@@ -1,15 +1,16 @@
-"""Train with the step sizes that a set contains, as dataset distillation (dd) learns them."""
+"""Train with what a set learned: the step sizes of dataset distillation (dd), or the learning rate of mtt."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
-from condenset.errors import UserError, check, option_name
+from condenset.errors import UserError, check, is_number, option_name
 
 
 @dataclass(frozen=True)
@@ -25,11 +26,23 @@ class LearnedSteps:
     step_sizes: list[float]
 
 
+def read_learned_lr(train_set: CondensedSet | ImageData) -> float | None:
+    """Return the learning rate that trajectory matching learned with a set; None for other sets."""
+    lr: Any = train_set.provenance.get("step_size") if isinstance(train_set, CondensedSet) else None
+    return float(lr) if is_number(lr) and lr > 0 else None
+
+
+def check_learned_steps(train_set: CondensedSet) -> None:
+    """Raise an error if a set has neither step sizes nor a learning rate."""
+    if read_learned_lr(train_set) is None:
+        read_learned_steps(train_set)
+
+
 def read_learned_steps(train_set: CondensedSet | ImageData) -> LearnedSteps:
     """Return the steps that a set contains."""
     if isinstance(train_set, ImageData) or train_set.step_sizes is None:
         name = option_name("learned_steps")
-        raise UserError(f"{name} needs a set with learned step sizes, such as those of the method dd")
+        raise UserError(f"{name} needs a set with learned step sizes, such as those of the methods dd and mtt")
     recipe, step_sizes = train_set.provenance.get("recipe", {}), train_set.step_sizes
     steps = recipe.get("steps")
     is_divisor = isinstance(steps, int) and steps > 0 and len(step_sizes) % steps == 0

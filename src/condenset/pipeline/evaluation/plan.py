@@ -21,7 +21,7 @@ from condenset.pipeline.evaluation.config import EvaluationJob, EvaluationSource
 from condenset.pipeline.evaluation.images import TestImageCache
 from condenset.pipeline.evaluation.opened_sets import OpenedSet, open_set
 from condenset.pipeline.sets import find_sets
-from condenset.training.learned_steps import read_learned_steps
+from condenset.training.learned_steps import check_learned_steps
 from condenset.training.protocol import Protocol, check_ignored_options, make_protocol, without_overridden
 from condenset.training.scoring import network_of_set
 
@@ -113,7 +113,7 @@ def _choose_protocols(sets: Sequence[OpenedSet], request: EvaluationRequest) -> 
         for opened, specs in zip(sets, chosen, strict=True)
     ]
     for opened in sets if learned_steps else ():
-        read_learned_steps(opened.condensed)
+        check_learned_steps(opened.condensed)
     if config is None:
         _warn_about_other_protocols(sets, protocols, explicit)
     return protocols
