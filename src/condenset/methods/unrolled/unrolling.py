@@ -14,6 +14,8 @@ from torch import Tensor
 
 from condenset.engine.memory import split_evenly
 
+MAX_STORED_BYTES = 256 << 20  # of the weights before all steps; with more, some are computed again
+
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]  # (weights_P, images, labels) -> loss
 Objective = Callable[[Tensor], Tensor]  # weights_P after the training -> loss
 AfterStep = Callable[[], None]
@@ -40,10 +42,10 @@ def differentiate_training(
 ) -> Gradients:
     """Train by gradient descent, and differentiate a loss of the final weights by the images and the step sizes.
 
-    The backward pass builds the graph of one step at a time. The forward pass stores the weights before each of about
-    √T segments of steps. The backward pass computes the weights within a segment again. With λ the gradient by the
-    weights after a step of size η and loss l, a step gives λ ← λ − η ∂²l/∂w² λ. The gradient by its images is
-    −η ∂²l/∂x∂w λ, and the gradient by its size is −∂l/∂w · λ.
+    The backward pass builds the graph of one step at a time. The forward pass stores the weights before every step. If
+    they take too much memory, it stores those before each of about √T segments of steps, and the backward pass computes
+    the weights within a segment again. With λ the gradient by the weights after a step of size η and loss l, a step
+    gives λ ← λ − η ∂²l/∂w² λ. The gradient by its images is −η ∂²l/∂x∂w λ, and the gradient by its size is −∂l/∂w · λ.
 
     Args:
         loss: The loss of given weights on given images and labels.
@@ -56,7 +58,8 @@ def differentiate_training(
         after_step: Called after every step, forward, repeated or backward.
     """
     steps = list(zip(schedule, step_sizes_T.detach().unbind(), strict=True))
-    segments = [steps[part] for part in split_evenly(len(steps), math.isqrt(len(steps)))]
+    max_length = 1 if len(steps) * weights_P.nbytes <= MAX_STORED_BYTES else math.isqrt(len(steps))
+    segments = [steps[part] for part in split_evenly(len(steps), max_length)]
     segment_starts = [weights_P.detach()]
     for segment in segments:
         segment_starts.append(_train(loss, segment_starts[-1], images_NCHW, labels_N, segment, after_step)[-1])
