@@ -21,7 +21,7 @@ from condenset.methods.common import class_labels
 from condenset.methods.unrolled import base
 from condenset.methods.unrolled.base import clip_gradient
 from condenset.methods.unrolled.dd import DatasetDistillation, DDRecipe, condense
-from condenset.methods.unrolled.unrolling import Gradients, differentiate_training
+from condenset.methods.unrolled.unrolling import Gradients, TrainingStep, differentiate_training
 from condenset.pipeline.sets import set_summary
 from condenset.runs.context import RunContext
 from condenset.training.learned_steps import batch_schedule
@@ -68,7 +68,7 @@ class TrainingCase:
 
     def differentiate(self) -> Gradients:
         return differentiate_training(
-            mlp_loss,
+            TrainingStep(mlp_loss),
             self.weights,
             self.images,
             self.labels,
@@ -135,7 +135,7 @@ def test_gradient_of_convolutional_networks(network: str) -> None:
     initial = layout.initialize(torch.rand(layout.num, generator=generator))
     sizes, real = torch.full((2,), 0.1), (problem.images_NCHW + 1, problem.labels_N)
     gradients = differentiate_training(
-        problem.loss,
+        TrainingStep(problem.loss),
         initial,
         problem.images_NCHW,
         problem.labels_N,
@@ -254,20 +254,21 @@ def test_stored_weights(max_bytes: int, expected: int, monkeypatch: pytest.Monke
     references: dict[int, weakref.ref[Tensor]] = {}
     peak = 0
 
-    def loss(weights: Tensor, images: Tensor, labels: Tensor) -> Tensor:
-        nonlocal peak
-        references[id(weights)] = weakref.ref(weights)
-        peak = max(peak, sum(reference() is not None for reference in references.values()))
-        return F.cross_entropy(images.flatten(1) @ weights.view(4, 2), labels)
+    def watch(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(weights: Tensor, *args: Tensor) -> Any:
+            nonlocal peak
+            references[id(weights)] = weakref.ref(weights)
+            peak = max(peak, sum(reference() is not None for reference in references.values()))
+            return function(weights, *args)
 
+        return call
+
+    step = TrainingStep(lambda weights, images, labels: F.cross_entropy(images.flatten(1) @ weights.view(4, 2), labels))
+    step.gradient, step.differentiate = watch(step.gradient), watch(step.differentiate)
     images, labels, num_steps = torch.rand(6, 1, 2, 2), torch.tensor([0, 1] * 3), 64
-    schedule = [torch.tensor([step % 6, (step + 1) % 6]) for step in range(num_steps)]
+    schedule = [torch.tensor([number % 6, (number + 1) % 6]) for number in range(num_steps)]
     sizes = torch.full((num_steps,), 0.1)
-
-    def objective(weights: Tensor) -> Tensor:
-        return loss(weights, images, labels)
-
-    differentiate_training(loss, torch.rand(8), images, labels, schedule, sizes, objective)
+    differentiate_training(step, torch.rand(8), images, labels, schedule, sizes, lambda weights: weights.sum())
     assert expected / 2 <= peak <= expected + 2
 
 

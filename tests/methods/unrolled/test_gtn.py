@@ -15,7 +15,7 @@ from condenset.data.whitening import fit_whitening
 from condenset.engine import ComputeDevice
 from condenset.methods.generative.layers import SpectralConv2d, SpectralLinear
 from condenset.methods.unrolled.gtn import GenerativeTeaching, GTNRecipe, condense
-from condenset.methods.unrolled.unrolling import Gradients, differentiate_training
+from condenset.methods.unrolled.unrolling import Gradients, TrainingStep, differentiate_training
 from condenset.runs.context import RunContext
 from helpers.reference_dm import tiny_data
 
@@ -46,7 +46,7 @@ class LinearTeaching(GenerativeTeaching):
 
     def differentiate(self, images_NCHW: Tensor) -> Gradients:
         return differentiate_training(
-            self.loss,
+            TrainingStep(self.loss),
             self.initial,
             images_NCHW,
             self.labels_N,

@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import condenset as cs
 from condenset.engine import ComputeDevice
@@ -18,7 +19,7 @@ from condenset.methods.pools.pool import NetworkPool
 from condenset.methods.registry import make_recipe
 from condenset.methods.unrolled.mtt import MIN_STEP_SIZE, TrajectoryMatching, load_or_train_experts, trajectory_distance
 from condenset.methods.unrolled.mtt_recipe import MTTRecipe
-from condenset.methods.unrolled.unrolling import Gradients, differentiate_training
+from condenset.methods.unrolled.unrolling import Gradients, TrainingStep, differentiate_training
 from condenset.pipeline.cost.trial import trial_recipe
 from condenset.runs.context import RunContext
 from helpers.reference_dm import tiny_data
@@ -70,7 +71,7 @@ class LinearCase:
 
         sizes = torch.full((3,), self.step_size, dtype=torch.float64)
         return differentiate_training(
-            loss,
+            TrainingStep(loss),
             self.start,
             self.images,
             self.labels,
@@ -115,7 +116,7 @@ def test_step_equals_autograd_through_all_steps(fields: dict[str, Any]) -> None:
     batches, labels = problem.sample_batches(images)
     weights = start.clone().requires_grad_()
     for index in problem.schedule:
-        loss = problem.loss(weights, batches[index], labels[index])
+        loss = problem.training_step.loss(weights, batches[index], labels[index])
         weights = weights - step_size * torch.autograd.grad(loss, weights, create_graph=True)[0]
     loss = (weights - target).square().sum() / (start - target).square().sum()
     by_images, by_size = torch.autograd.grad(loss, (images, step_size))
@@ -226,3 +227,14 @@ def test_networks_of_users_are_refused() -> None:
 
     with pytest.raises(cs.UserError, match="the network of mtt must be a spec of a built-in network, but got 'build"):
         cs.condense(tiny_data([6, 6]), "mtt", ipc=1, network=build, device="cpu", verbose=False)
+
+
+@pytest.mark.parametrize("norm", ["instance", "batch"])
+def test_trace_of_a_step_computes_the_same(norm: str) -> None:
+    """On a GPU, the compiler gets a trace of the gradients."""
+    problem = make_problem([6, 6], network=f"convnet(width=4, depth=1, norm={norm!r})")
+    step, (start_P, _) = problem.training_step, problem.sample_segment()
+    arguments = (start_P, problem.images_NCHW, problem.labels_N)
+    for function, values in ((step.gradient, arguments), (step.differentiate, (*arguments, torch.rand_like(start_P)))):
+        trace = make_fx(lambda *tensors, function=function: function(*tensors))(*values)
+        torch.testing.assert_close(trace(*values), function(*values))

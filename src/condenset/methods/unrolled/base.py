@@ -22,7 +22,7 @@ from condenset.methods.common import ADAM_BETAS, adam_step, class_labels
 from condenset.methods.problem import LearningProblem
 from condenset.methods.recipe import Recipe, check_learning_fields
 from condenset.methods.samplers import build_on_meta, sample_new_networks
-from condenset.methods.unrolled.unrolling import Gradients, differentiate_training
+from condenset.methods.unrolled.unrolling import Gradients, TrainingStep, differentiate_training
 from condenset.runs.context import RunContext
 from condenset.training.learned_steps import batch_schedule
 
@@ -101,7 +101,7 @@ class UnrolledProblem(LearningProblem):
         index_B = self.store.sample_indices(self.real_key, self.clock, self.recipe.batch_size)
         real = self.store.take_normalized(index_B), self.store.labels_N[index_B]
         return differentiate_training(
-            self.loss,
+            TrainingStep(self.loss),
             self.networks.sample_weights(self.clock),
             images_NCHW,
             self.labels_N,

@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call
 
-from condenset import augment
+from condenset import augment, networks
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
 from condenset.data.stores.class_store import ClassStore
@@ -35,7 +35,7 @@ from condenset.methods.recipe import TINY_NETWORK
 from condenset.methods.registry import Method
 from condenset.methods.samplers import build_on_meta
 from condenset.methods.unrolled.mtt_recipe import MTTRecipe, check_pool, presets
-from condenset.methods.unrolled.unrolling import differentiate_training
+from condenset.methods.unrolled.unrolling import TrainingStep, differentiate_training
 from condenset.networks import FlatParameters
 from condenset.runs.context import RunContext
 
@@ -76,6 +76,20 @@ def load_or_train_experts(data: ImageData, recipe: MTTRecipe, run: RunContext) -
     return weights_ESP, {"networks": recipe.pool_size, "seconds": pool.seconds(states)}
 
 
+def make_training_step(
+    network: nn.Module, parameters: FlatParameters, spec: str, data: ImageData, compute: ComputeDevice
+) -> TrainingStep:
+    """Return a step of the student: the cross-entropy by plain operations, since kernels have no second derivative."""
+
+    def loss(weights_P: Tensor, images_NCHW: Tensor, labels_N: Tensor) -> Tensor:
+        weights = parameters.unflatten(weights_P, weights_P.dtype)
+        return F.cross_entropy(functional_call(network, weights, (images_NCHW,)), labels_N)
+
+    if not networks.has_default_init(spec):  # a user's network may have code that cannot be compiled
+        return TrainingStep(loss)
+    return TrainingStep(loss, compute, f"{networks.canonical_spec(spec, size=data.size)}, {data.num_classes} classes")
+
+
 def trajectory_distance(weights_P: Tensor, start_P: Tensor, target_P: Tensor) -> Tensor:
     """Return ‖weights − target‖² / ‖start − target‖²."""
     return (weights_P - target_P).square().sum() / (start_P - target_P).square().sum()
@@ -101,6 +115,7 @@ class TrajectoryMatching(LearningProblem):
         device, self.weights_ESP = run.compute.device, weights_ESP
         self.network, self.size = build_on_meta(recipe.network, data), data.size
         self.parameters = FlatParameters(self.network, device)
+        self.training_step = make_training_step(self.network, self.parameters, recipe.network, data, run.compute)
         self.stages = augment.parse_strategy(recipe.augment, allow_hflip=data.allow_hflip)
         self.keys = {use: self.make_key(use) for use in ("network", "state", "order", "augment")}
 
@@ -123,7 +138,7 @@ class TrajectoryMatching(LearningProblem):
         leaf = self.images_NCHW.detach().clone().requires_grad_()
         batches, labels = self.sample_batches(leaf)
         gradients = differentiate_training(
-            self.loss,
+            self.training_step,
             start_P,
             batches.detach(),
             labels,
@@ -173,11 +188,6 @@ class TrajectoryMatching(LearningProblem):
         first = self.clock * num_orders
         orders = [rng.permutation(self.keys["order"], first + number, num) for number in range(num_orders)]
         return torch.cat([order[: num_batches * batch_size] for order in orders])[: steps * batch_size]
-
-    def loss(self, weights_P: Tensor, images_NCHW: Tensor, labels_N: Tensor) -> Tensor:
-        """Return the cross-entropy; neither compiled nor by custom kernels, which have no second derivative."""
-        parameters = self.parameters.unflatten(weights_P, weights_P.dtype)
-        return F.cross_entropy(functional_call(self.network, parameters, (images_NCHW,)), labels_N)
 
 
 def check_recipe(data: ImageData, recipe: MTTRecipe, compute: ComputeDevice, memory_limit: int | None) -> None:

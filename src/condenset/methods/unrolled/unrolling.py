@@ -12,6 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from condenset.engine import ComputeDevice
+from condenset.engine.compile import compile_second_order
 from condenset.engine.memory import split_evenly
 
 MAX_STORED_BYTES = 256 << 20  # of the weights before all steps; with more, some are computed again
@@ -30,8 +32,43 @@ class Gradients(NamedTuple):
     step_sizes_T: Tensor
 
 
+class TrainingStep:
+    """The gradients of a step of training.
+
+    Args:
+        loss: The loss of given weights on given images and labels.
+        compute: Compile the gradients for this device. The loss must then read nothing but its arguments.
+        name: Losses of the same name compute the same, see `compile_second_order`.
+    """
+
+    def __init__(self, loss: Loss, compute: ComputeDevice | None = None, name: str = "") -> None:
+        self.loss = loss
+        self.gradient: Callable[..., Tensor] = self._gradient
+        self.differentiate: Callable[..., tuple[Tensor, Tensor, Tensor]] = self._differentiate
+        if compute is not None:
+            self.gradient = compile_second_order(self.gradient, compute, f"gradient, {name}")
+            self.differentiate = compile_second_order(self.differentiate, compute, f"second gradient, {name}")
+
+    def _gradient(self, weights_P: Tensor, images_NCHW: Tensor, labels_N: Tensor) -> Tensor:
+        """Return the gradient of the loss by the weights."""
+        weights_P = weights_P.detach().requires_grad_()
+        (gradient_P,) = torch.autograd.grad(self.loss(weights_P, images_NCHW, labels_N), weights_P)
+        return gradient_P
+
+    def _differentiate(
+        self, weights_P: Tensor, images_NCHW: Tensor, labels_N: Tensor, adjoint_P: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the product of that gradient and the adjoint, and its gradients by the weights and the images."""
+        weights_P, images_NCHW = weights_P.detach().requires_grad_(), images_NCHW.detach().requires_grad_()
+        loss = self.loss(weights_P, images_NCHW, labels_N)
+        (gradient_P,) = torch.autograd.grad(loss, weights_P, create_graph=True)
+        product = gradient_P @ adjoint_P
+        by_weights_P, by_images_NCHW = torch.autograd.grad(product, (weights_P, images_NCHW))
+        return product.detach(), by_weights_P, by_images_NCHW
+
+
 def differentiate_training(
-    loss: Loss,
+    step: TrainingStep,
     weights_P: Tensor,
     images_NCHW: Tensor,
     labels_N: Tensor,
@@ -48,7 +85,7 @@ def differentiate_training(
     gives λ ← λ − η ∂²l/∂w² λ. The gradient by its images is −η ∂²l/∂x∂w λ, and the gradient by its size is −∂l/∂w · λ.
 
     Args:
-        loss: The loss of given weights on given images and labels.
+        step: A step of the training.
         weights_P: Initial weights.
         images_NCHW: Synthetic images.
         labels_N: Their labels.
@@ -62,16 +99,16 @@ def differentiate_training(
     segments = [steps[part] for part in split_evenly(len(steps), max_length)]
     segment_starts = [weights_P.detach()]
     for segment in segments:
-        segment_starts.append(_train(loss, segment_starts[-1], images_NCHW, labels_N, segment, after_step)[-1])
+        segment_starts.append(_train(step, segment_starts[-1], images_NCHW, labels_N, segment, after_step)[-1])
     weights = segment_starts.pop().requires_grad_()
     final_loss = objective(weights)
     (adjoint,) = torch.autograd.grad(final_loss, weights)
     by_images, by_sizes = torch.zeros_like(images_NCHW), []
     for segment in reversed(segments):
-        trajectory = _train(loss, segment_starts.pop(), images_NCHW, labels_N, segment[:-1], after_step)
+        trajectory = _train(step, segment_starts.pop(), images_NCHW, labels_N, segment[:-1], after_step)
         for index, size in reversed(segment):
-            product, by_weights, by_batch = _differentiate_step(
-                loss, trajectory.pop(), images_NCHW[index], labels_N[index], adjoint
+            product, by_weights, by_batch = step.differentiate(
+                trajectory.pop(), images_NCHW[index], labels_N[index], adjoint
             )
             by_sizes.append(-product)
             by_images.index_add_(0, index, -size * by_batch)
@@ -80,25 +117,13 @@ def differentiate_training(
     return Gradients(final_loss.detach(), by_images, torch.stack(by_sizes[::-1]))
 
 
-def _differentiate_step(
-    loss: Loss, weights_P: Tensor, images_NCHW: Tensor, labels_N: Tensor, adjoint_P: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the product of the loss gradient and the adjoint, and its gradients by the weights and the images."""
-    weights_P, images_NCHW = weights_P.requires_grad_(), images_NCHW.detach().requires_grad_()
-    (gradient_P,) = torch.autograd.grad(loss(weights_P, images_NCHW, labels_N), weights_P, create_graph=True)
-    product = gradient_P @ adjoint_P
-    by_weights_P, by_images_NCHW = torch.autograd.grad(product, (weights_P, images_NCHW))
-    return product.detach(), by_weights_P, by_images_NCHW
-
-
 def _train(
-    loss: Loss, weights_P: Tensor, images_NCHW: Tensor, labels_N: Tensor, steps: Steps, after_step: AfterStep
+    step: TrainingStep, weights_P: Tensor, images_NCHW: Tensor, labels_N: Tensor, steps: Steps, after_step: AfterStep
 ) -> list[Tensor]:
     """Return the weights before each step, and those after the last."""
     trajectory = [weights_P]
     for index, size in steps:
-        weights = trajectory[-1].requires_grad_()
-        (gradient,) = torch.autograd.grad(loss(weights, images_NCHW[index], labels_N[index]), weights)
-        trajectory.append(weights.detach() - size * gradient)
+        gradient = step.gradient(trajectory[-1], images_NCHW[index], labels_N[index])
+        trajectory.append(trajectory[-1] - size * gradient)
         after_step()
     return trajectory
