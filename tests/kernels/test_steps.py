@@ -12,7 +12,8 @@ import condenset as cs
 from condenset import augment, kernels
 from condenset.data.stores.class_store import ClassStore
 from condenset.engine import ComputeDevice, rng
-from condenset.kernels import runtime
+from condenset.kernels import augment as augment_kernel
+from condenset.kernels import cross_entropy, cutmix, runtime, sgd
 from condenset.kernels.conv_norm_pool import conv_norm_relu_pool
 from condenset.methods import DMRecipe
 from condenset.methods.gradient.dsa import DSARecipe
@@ -35,6 +36,19 @@ def use_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """Use kernels on the CPU, also in float32, because the interpreter cannot multiply bfloat16 matrices."""
     monkeypatch.setattr(kernels, "available", lambda tensor: not tensor.is_meta)
     monkeypatch.setattr(kernels, "available_for_blocks", lambda maps: not (maps.is_meta or runtime._disabled))
+
+
+def record_launches(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Return a set that collects the names of the modules whose kernels are launched."""
+    launched = set()
+    for module in (augment_kernel, cross_entropy, cutmix, sgd):
+        name = module.__name__.rpartition(".")[2]
+        monkeypatch.setattr(
+            module,
+            "launch",
+            lambda *args, name=name, launch=module.launch, **options: launched.add(name) or launch(*args, **options),
+        )
+    return launched
 
 
 @pytest.mark.parametrize(("norm", "num_steps"), [("instance", 2), ("batch", 1)])
@@ -73,7 +87,9 @@ def test_training(norm: str, protocol: Protocol, monkeypatch: pytest.MonkeyPatch
 
     plain = train()
     use_kernels(monkeypatch)
+    launched = record_launches(monkeypatch)
     fast = train()
+    assert {"augment", "cross_entropy", "sgd"} <= launched and ("cutmix" in launched) == bool(protocol.cutmix)
     torch.testing.assert_close(fast.weights, plain.weights, rtol=1e-3, atol=1e-3)
     assert fast.accuracy(data) == plain.accuracy(data)
 

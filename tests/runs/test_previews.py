@@ -117,6 +117,16 @@ def test_small_sets_are_stored_whole(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert not part.has_all_images(condensed)
 
 
+def test_images_are_stored_in_class_order(tmp_path: Path) -> None:
+    condensed = make_set(make_data(), ipc=2)
+    order = torch.arange(len(condensed)).view(-1, 2).T.flatten()  # 0, 2, 4, 1, 3, 5
+    mixed = dataclasses.replace(condensed, images=condensed.images[order], labels=condensed.labels[order])
+    write_snapshot(tmp_path, 5, mixed)
+    (snapshot,) = read_snapshots(tmp_path, mixed)
+    assert torch.equal(mixed.labels[snapshot.indices], condensed.labels)
+    assert torch.equal(snapshot.images, to_pixels(condensed.images))
+
+
 def test_damaged_or_foreign_pictures_are_an_error(tmp_path: Path) -> None:
     condensed: CondensedSet = make_set(make_data())
     assert read_snapshots(tmp_path, condensed) == []

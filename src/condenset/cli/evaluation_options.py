@@ -73,7 +73,7 @@ Evaluate = Annotated[
 ]
 LearnedSteps = Annotated[
     bool | None,
-    typer.Option("--own-steps", help="Train with the step sizes that the set learned (methods dd and mtt)."),
+    typer.Option("--own-steps", help="Train with the step sizes that were learned with the set (dd, gtn, mtt)."),
 ]
 EvaluationOut = Annotated[
     Path | None,

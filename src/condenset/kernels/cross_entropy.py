@@ -27,7 +27,7 @@ def gradient(logits_NC: Tensor, labels: Tensor, share: Tensor | None) -> Tensor:
     num, num_classes = logits_NC.shape
     out = torch.empty_like(logits_NC, memory_format=torch.contiguous_format)
     launch(
-        _gradient, (num,), logits_NC.contiguous(), labels, labels if share is None else share, out, num,
+        _gradient, (num,), logits_NC.contiguous(), labels.contiguous(), labels if share is None else share, out, num,
         CLASSES=num_classes, IS_MIXED=share is not None, BLOCK=triton.next_power_of_2(num_classes),
     )  # fmt: skip
     return out

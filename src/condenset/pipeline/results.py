@@ -91,7 +91,7 @@ def _score_fields(scores: Scores) -> Record:
         "balanced_accuracy": scores.balanced_accuracy,
         "protocol": protocol["schedule"],
         length: protocol[length],
-        **({} if protocol["lr"] == Protocol.lr else {"network_lr": protocol["lr"]}),
+        **({} if protocol["lr"] == Protocol.lr else {"evaluate_lr": protocol["lr"]}),
         "augment": protocol["augment"],
     }
 

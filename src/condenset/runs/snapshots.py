@@ -56,7 +56,7 @@ def spaced_steps(num: int, iterations: int) -> frozenset[int]:
 
 
 def choose_images(condensed: CondensedSet) -> Tensor:
-    """Return the positions of the images that a report shows: the first ones of every class."""
+    """Return the positions of the images that a report shows, in class order: the first ones of every class."""
     channels, size = condensed.images.shape[1:3]
     max_images = max(1, MAX_BYTES // (channels * min(size, MAX_SIDE) ** 2))
     labels = hard_labels(condensed.labels)
@@ -69,8 +69,13 @@ def _choose_stored(condensed: CondensedSet) -> Tensor:
     """Return the positions of the images that a snapshot contains."""
     (channels, size), num = condensed.images.shape[1:3], len(condensed)
     if size <= MAX_SIDE and num * channels * size**2 <= MAX_WHOLE_BYTES:
-        return torch.arange(num)
+        return class_order(condensed)
     return choose_images(condensed)
+
+
+def class_order(condensed: CondensedSet) -> Tensor:
+    """Return the positions of all images in class order."""
+    return hard_labels(condensed.labels).argsort(stable=True)
 
 
 def hard_labels(labels: Tensor) -> Tensor:
@@ -112,6 +117,8 @@ def join_snapshots(directory: Path, condensed: CondensedSet, shards: Sequence[tu
     for step in set.intersection(*map(set, saved)):
         parts = [snapshots[step] for snapshots in saved]
         indices = torch.cat([part.indices + start for part, start in zip(parts, starts, strict=True)])
+        if not torch.isin(selected, indices).all():  # shards of an earlier version stored fewer images
+            continue
         images = torch.cat([part.images for part in parts])[torch.isin(indices, selected)]
         seconds = round(sum(part.seconds for part in parts), 3)
         _write(directory / SNAPSHOTS / set_name(condensed), Snapshot(step, seconds, images, selected))
@@ -139,7 +146,7 @@ def read_snapshots(directory: Path, condensed: CondensedSet) -> list[Snapshot]:
 def _read_snapshot(path: Path, condensed: CondensedSet) -> Snapshot:
     tensors, info = read_tensor_file(path, "snapshot", "a snapshot of condenset")
     images, indices = (tensors.get(name, torch.empty(0)) for name in ("images", "indices"))
-    is_selection = any(torch.equal(indices, some) for some in (torch.arange(len(condensed)), choose_images(condensed)))
+    is_selection = any(torch.equal(indices, some) for some in (choose_images(condensed), class_order(condensed)))
     side = min(condensed.images.shape[-1], MAX_SIDE)
     shape = (len(indices), condensed.images.shape[1], side, side)
     is_valid = images.dtype == torch.uint8 and tuple(images.shape) == shape and is_selection

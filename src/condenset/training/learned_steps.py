@@ -1,4 +1,4 @@
-"""Train with what a set learned: the step sizes of dataset distillation (dd), or the learning rate of mtt."""
+"""Train with the step sizes that were learned with a set: one per step (dd, gtn), or one for all steps (mtt)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ class LearnedSteps:
 
 def read_learned_lr(train_set: CondensedSet | ImageData) -> float | None:
     """Return the learning rate that trajectory matching learned with a set; None for other sets."""
-    lr: Any = train_set.provenance.get("step_size") if isinstance(train_set, CondensedSet) else None
+    if isinstance(train_set, ImageData) or train_set.step_sizes is not None:
+        return None
+    lr: Any = train_set.provenance.get("step_size")
     return float(lr) if is_number(lr) and lr > 0 else None
 
 
@@ -42,7 +44,7 @@ def read_learned_steps(train_set: CondensedSet | ImageData) -> LearnedSteps:
     """Return the steps that a set contains."""
     if isinstance(train_set, ImageData) or train_set.step_sizes is None:
         name = option_name("learned_steps")
-        raise UserError(f"{name} needs a set with learned step sizes, such as those of the methods dd and mtt")
+        raise UserError(f"{name} needs a set with learned step sizes, such as those of the methods dd, gtn and mtt")
     recipe, step_sizes = train_set.provenance.get("recipe", {}), train_set.step_sizes
     steps = recipe.get("steps")
     is_divisor = isinstance(steps, int) and steps > 0 and len(step_sizes) % steps == 0

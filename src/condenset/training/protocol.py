@@ -47,9 +47,9 @@ class Protocol:
             "flip+color" (both).
         cutmix: The probability that a batch is mixed by CutMix (Yun et al., ICCV 2019).
         steps: The number of steps of a training, in place of `epochs`.
-        learned_steps: Train with the learning rate that the method mtt learned with the set, by this protocol; or
-            with the step sizes that the set contains, as the method dd learns them. The fields of the optimiser, of
-            the augmentation and of the length are ignored in the second case.
+        learned_steps: Train with the step sizes that were learned with the set. Sets of mtt have one, which replaces
+            `lr`. Sets of dd and gtn have one per step; the fields of the optimiser, of the augmentation and of the
+            length are then ignored.
 
     Raises:
         UserError: If a field is invalid.

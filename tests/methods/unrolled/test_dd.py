@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -66,7 +67,7 @@ class TrainingCase:
             weights = weights - size * torch.autograd.grad(loss, weights, create_graph=True)[0]
         return mlp_loss(weights, *self.real)
 
-    def differentiate(self) -> Gradients:
+    def differentiate(self, after_step: Callable[[float], None] = lambda _: None) -> Gradients:
         return differentiate_training(
             TrainingStep(mlp_loss),
             self.weights,
@@ -75,6 +76,7 @@ class TrainingCase:
             self.schedule,
             self.sizes,
             lambda weights: mlp_loss(weights, *self.real),
+            after_step,
         )
 
 
@@ -245,6 +247,29 @@ def test_memory_of_graphs_does_not_grow_with_the_number_of_steps() -> None:
         peaks.append(SavedTensor.peak)
     assert peaks[1] <= 1.25 * peaks[0]
     assert peaks[0] > 0
+
+
+@pytest.mark.parametrize("max_bytes", [0, 1 << 20])
+def test_shares_of_the_steps_sum_to_the_time_before_the_loss(
+    case: TrainingCase, max_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("condenset.methods.unrolled.unrolling.MAX_STORED_BYTES", max_bytes)
+    shares: list[float] = []
+    case.differentiate(shares.append)
+    assert sum(shares) + shares[0] == pytest.approx(1)
+
+
+def test_a_run_frees_its_memory_without_the_garbage_collector() -> None:
+    problem = make_problem([6, 6])
+    problem.step()
+    reference = weakref.ref(problem)
+    gc.collect()
+    gc.disable()
+    try:
+        del problem
+        assert reference() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize(("max_bytes", "expected"), [(0, 8 + 8), (64 * 8 * 4, 64)])

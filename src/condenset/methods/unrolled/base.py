@@ -28,7 +28,7 @@ from condenset.training.learned_steps import batch_schedule
 
 NUM_HALVINGS = 4  # of the learning rate, each after a fifth of the run, because the last iterate is the result
 MAX_STEP_SIZE = 100  # the exponential of a step size must be finite
-MAX_UNROLLED = 1000  # steps per epoch, and epochs; time grows with their product, and memory with its square root
+MAX_UNROLLED = 1000  # steps per epoch, and epochs; time grows with their product
 MAX_NORM_RATIO = 2.0  # largest gradient norm, relative to the norm expected from Adam's second moment
 
 
@@ -108,7 +108,7 @@ class UnrolledProblem(LearningProblem):
             self.schedule,
             self.step_sizes_T,
             lambda weights_P: self.loss(weights_P, *real),
-            after_step=lambda: self.run.check_stop(1 / (3 * len(self.schedule))),
+            after_step=self.run.check_stop,
         )
 
     def update(self, values: Tensor, gradient: Tensor, moments: Tensor, lr_factor: float = 1.0) -> None:

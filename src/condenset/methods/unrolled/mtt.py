@@ -85,7 +85,7 @@ def make_training_step(
         weights = parameters.unflatten(weights_P, weights_P.dtype)
         return F.cross_entropy(functional_call(network, weights, (images_NCHW,)), labels_N)
 
-    if not networks.has_default_init(spec):  # a user's network may have code that cannot be compiled
+    if not isinstance(network, networks.Network):  # a user's network may have code that cannot be compiled
         return TrainingStep(loss)
     return TrainingStep(loss, compute, f"{networks.canonical_spec(spec, size=data.size)}, {data.num_classes} classes")
 
@@ -145,7 +145,7 @@ class TrajectoryMatching(LearningProblem):
             self.schedule,
             self.step_size.expand(self.recipe.steps),
             lambda weights_P: trajectory_distance(weights_P, start_P, target_P),
-            after_step=lambda: self.run.check_stop(1 / (3 * self.recipe.steps + 1)),
+            after_step=self.run.check_stop,
         )
         (by_images,) = torch.autograd.grad(batches, leaf, gradients.images)
         momentum = self.recipe.momentum

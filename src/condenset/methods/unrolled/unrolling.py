@@ -5,6 +5,7 @@ Shapes: N synthetic images, P parameters of the network, T training steps.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -20,7 +21,7 @@ MAX_STORED_BYTES = 256 << 20  # of the weights before all steps; with more, some
 
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]  # (weights_P, images, labels) -> loss
 Objective = Callable[[Tensor], Tensor]  # weights_P after the training -> loss
-AfterStep = Callable[[], None]
+AfterStep = Callable[[float], None]  # share of all steps
 Steps = Sequence[tuple[Tensor, Tensor]]  # indices of the images and step size of each training step
 
 
@@ -43,28 +44,30 @@ class TrainingStep:
 
     def __init__(self, loss: Loss, compute: ComputeDevice | None = None, name: str = "") -> None:
         self.loss = loss
-        self.gradient: Callable[..., Tensor] = self._gradient
-        self.differentiate: Callable[..., tuple[Tensor, Tensor, Tensor]] = self._differentiate
+        self.gradient: Callable[..., Tensor] = functools.partial(_gradient, loss)
+        self.differentiate: Callable[..., tuple[Tensor, Tensor, Tensor]] = functools.partial(_differentiate, loss)
         if compute is not None:
             self.gradient = compile_second_order(self.gradient, compute, f"gradient, {name}")
             self.differentiate = compile_second_order(self.differentiate, compute, f"second gradient, {name}")
 
-    def _gradient(self, weights_P: Tensor, images_NCHW: Tensor, labels_N: Tensor) -> Tensor:
-        """Return the gradient of the loss by the weights."""
-        weights_P = weights_P.detach().requires_grad_()
-        (gradient_P,) = torch.autograd.grad(self.loss(weights_P, images_NCHW, labels_N), weights_P)
-        return gradient_P
 
-    def _differentiate(
-        self, weights_P: Tensor, images_NCHW: Tensor, labels_N: Tensor, adjoint_P: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the product of that gradient and the adjoint, and its gradients by the weights and the images."""
-        weights_P, images_NCHW = weights_P.detach().requires_grad_(), images_NCHW.detach().requires_grad_()
-        loss = self.loss(weights_P, images_NCHW, labels_N)
-        (gradient_P,) = torch.autograd.grad(loss, weights_P, create_graph=True)
-        product = gradient_P @ adjoint_P
-        by_weights_P, by_images_NCHW = torch.autograd.grad(product, (weights_P, images_NCHW))
-        return product.detach(), by_weights_P, by_images_NCHW
+def _gradient(loss: Loss, weights_P: Tensor, images_NCHW: Tensor, labels_N: Tensor) -> Tensor:
+    """Return the gradient of the loss by the weights."""
+    weights_P = weights_P.detach().requires_grad_()
+    (gradient_P,) = torch.autograd.grad(loss(weights_P, images_NCHW, labels_N), weights_P)
+    return gradient_P
+
+
+def _differentiate(
+    loss: Loss, weights_P: Tensor, images_NCHW: Tensor, labels_N: Tensor, adjoint_P: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the product of that gradient and the adjoint, and its gradients by the weights and the images."""
+    weights_P, images_NCHW = weights_P.detach().requires_grad_(), images_NCHW.detach().requires_grad_()
+    value = loss(weights_P, images_NCHW, labels_N)
+    (gradient_P,) = torch.autograd.grad(value, weights_P, create_graph=True)
+    product = gradient_P @ adjoint_P
+    by_weights_P, by_images_NCHW = torch.autograd.grad(product, (weights_P, images_NCHW))
+    return product.detach(), by_weights_P, by_images_NCHW
 
 
 def differentiate_training(
@@ -75,7 +78,7 @@ def differentiate_training(
     schedule: Sequence[Tensor],
     step_sizes_T: Tensor,
     objective: Objective,
-    after_step: AfterStep = lambda: None,
+    after_step: AfterStep = lambda _: None,
 ) -> Gradients:
     """Train by gradient descent, and differentiate a loss of the final weights by the images and the step sizes.
 
@@ -92,20 +95,22 @@ def differentiate_training(
         schedule: Indices of the images of every step.
         step_sizes_T: Size of every step.
         objective: The loss of the weights after the last step.
-        after_step: Called after every step, forward, repeated or backward.
+        after_step: Called after every step, forward, repeated or backward, with its share of all of them.
     """
     steps = list(zip(schedule, step_sizes_T.detach().unbind(), strict=True))
     max_length = 1 if len(steps) * weights_P.nbytes <= MAX_STORED_BYTES else math.isqrt(len(steps))
     segments = [steps[part] for part in split_evenly(len(steps), max_length)]
+    num_repeated = len(steps) - len(segments)
+    report = functools.partial(after_step, 1 / (2 * len(steps) + num_repeated + 1))  # 1: the loss at the end
     segment_starts = [weights_P.detach()]
     for segment in segments:
-        segment_starts.append(_train(step, segment_starts[-1], images_NCHW, labels_N, segment, after_step)[-1])
+        segment_starts.append(_train(step, segment_starts[-1], images_NCHW, labels_N, segment, report)[-1])
     weights = segment_starts.pop().requires_grad_()
     final_loss = objective(weights)
     (adjoint,) = torch.autograd.grad(final_loss, weights)
     by_images, by_sizes = torch.zeros_like(images_NCHW), []
     for segment in reversed(segments):
-        trajectory = _train(step, segment_starts.pop(), images_NCHW, labels_N, segment[:-1], after_step)
+        trajectory = _train(step, segment_starts.pop(), images_NCHW, labels_N, segment[:-1], report)
         for index, size in reversed(segment):
             product, by_weights, by_batch = step.differentiate(
                 trajectory.pop(), images_NCHW[index], labels_N[index], adjoint
@@ -113,17 +118,22 @@ def differentiate_training(
             by_sizes.append(-product)
             by_images.index_add_(0, index, -size * by_batch)
             adjoint = adjoint - size * by_weights
-            after_step()
+            report()
     return Gradients(final_loss.detach(), by_images, torch.stack(by_sizes[::-1]))
 
 
 def _train(
-    step: TrainingStep, weights_P: Tensor, images_NCHW: Tensor, labels_N: Tensor, steps: Steps, after_step: AfterStep
+    step: TrainingStep,
+    weights_P: Tensor,
+    images_NCHW: Tensor,
+    labels_N: Tensor,
+    steps: Steps,
+    report: Callable[[], None],
 ) -> list[Tensor]:
     """Return the weights before each step, and those after the last."""
     trajectory = [weights_P]
     for index, size in steps:
         gradient = step.gradient(trajectory[-1], images_NCHW[index], labels_N[index])
         trajectory.append(trajectory[-1] - size * gradient)
-        after_step()
+        report()
     return trajectory

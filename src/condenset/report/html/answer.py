@@ -18,6 +18,8 @@ from condenset.report.html.content import (
 )
 from condenset.training.scores import format_accuracy
 
+TRAINING_FIELDS = ("network", "protocol", "evaluate_lr", "learned_steps")  # of a record
+
 
 def build_answer(content: ReportContent) -> Section:
     """Return the section with the answer."""
@@ -114,7 +116,7 @@ def _find_random(content: ReportContent, headline: Record) -> Record | None:
 
 def _is_comparable(record: Record, headline: Record) -> bool:
     """Return whether two records differ in their images only: same network and protocol, and no other run."""
-    is_same_training = all(record.get(name) == headline.get(name) for name in ("network", "protocol"))
+    is_same_training = all(record.get(name) == headline.get(name) for name in TRAINING_FIELDS)
     return is_same_training and record.get("run") in (None, headline.get("run"))
 
 
