@@ -1,16 +1,12 @@
-"""Runs on a real cluster: the same results as in one process, also if workers or the driver are killed."""
+"""Runs on a real cluster: the same results as in one process, also if workers are killed."""
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
-import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,37 +14,33 @@ import torch
 from ray.cluster_utils import Cluster
 
 import condenset as cs
-from condenset.engine.device import ComputeDevice
 from condenset.engine.ray_tasks import RayEngine
-from condenset.engine.threads import use_threads
-from condenset.methods import Recipe, make_recipe
+from condenset.methods import Recipe
 from condenset.methods.sharding import CondenseJob, condense_jobs
 from condenset.runs import checkpoint
-from condenset.runs.context import RunContext
-from condenset.runs.events import EVENTS, iter_events
-from condenset.runs.status_report import read_status
-from helpers.cluster_nodes import CLIENT_PORT, LATE_NODE, NODE, SECOND_NODE
-from helpers.command_line import CommandProcess, CommandResult, CommandRunner, read_records, write_npz
+from helpers.cluster_runs import (
+    LONG,
+    NETWORK,
+    check_progress,
+    has_checkpoint,
+    kill_worker,
+    list_finished,
+    load_images,
+    make_run,
+    poll_often,
+    read_events,
+    read_starts,
+    wait_until,
+)
+from helpers.command_line import CommandResult, CommandRunner, read_records
 from helpers.reference_dm import tiny_data
 from helpers.tiny_recipes import tiny_recipe
 
-NETWORK = ("--network", "convnet(width=8, depth=1)", "--device", "cpu")
-LONG = ("--method", "dm", "--ipc", 2, "--iterations", 300, *NETWORK)
 
-
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny dataset of four classes, one of which is smaller than a batch."""
-    return write_npz(tmp_path_factory.mktemp("data") / "toy.npz", (12, 5, 12, 12))
-
-
-@pytest.fixture(scope="module")
-def undisturbed(dataset: Path, cluster: Cluster) -> torch.Tensor:
-    """The images of the run LONG in one process."""
-    train, settings = cs.load(dataset, verbose=False).train, {"network": NETWORK[1], "iterations": LONG[5]}
-    recipe = make_recipe("dm", ipc=2, name=train.name, size=train.size, **settings)
-    with use_threads(1):
-        return cs.METHODS["dm"].condense(train, recipe, make_run()).images
+@pytest.fixture(autouse=True)
+def frequent_polls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Collect the reports of the workers often."""
+    poll_often(monkeypatch.setattr)
 
 
 @pytest.fixture
@@ -57,60 +49,10 @@ def frequent_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint, "CHECKPOINT_SECONDS", 0.0)
 
 
-def make_run(**fields: Any) -> RunContext:
-    """Return a run that computes one class at a time, as the shards of four classes on two workers do."""
-    return RunContext(compute=ComputeDevice.select("cpu"), classes_per_chunk=1, **fields)
-
-
 def condense_on(engine: RayEngine, data: cs.ImageData, recipe: Recipe) -> cs.CondensedSet:
     run = make_run(engine=engine)
     ((_, (condensed,)),) = condense_jobs([CondenseJob(recipes=[recipe], data=data, run=run)], run)
     return condensed
-
-
-def load_images(directory: Path) -> torch.Tensor:
-    return cs.CondensedSet.load(directory / "sets" / "dm-2.safetensors").images
-
-
-def read_events(directory: Path, state: str, name: str = "") -> list[dict[str, Any]]:
-    """Return the events of tasks with this state whose name contains `name`."""
-    events = (event for event in iter_events(directory / EVENTS) if event["event"] == "task")
-    return [event for event in events if event["state"] == state and name in event["name"]]
-
-
-def read_nodes(directory: Path) -> set[str]:
-    """Return the nodes that tasks were started on."""
-    return {event["node"] for event in read_events(directory, "started")}
-
-
-def start(dataset: Path, address: str, tmp_path: Path, settings: Sequence[object] = LONG) -> CommandProcess:
-    """Start a run on the cluster in a process of its own."""
-    options = ("--engine", "ray", "--address", address, "--out", tmp_path / "run")
-    return CommandProcess(("condense", dataset, *settings, *options), tmp_path / "output")
-
-
-def read_starts(directory: Path, began: float) -> list[dict[str, Any]]:
-    """Return the starts of tasks since a time."""
-    return [event for event in read_events(directory, "started") if event["time"] >= began]
-
-
-def list_finished(directory: Path) -> list[Path]:
-    """Return the sets of the finished shards."""
-    return list((directory / "tasks").glob("*/set-0.safetensors"))
-
-
-def has_checkpoint(directory: Path) -> bool:
-    return any((directory / "tasks").glob("*/checkpoint"))
-
-
-def kill_worker(name: str) -> bool:
-    """Kill the process that runs a task whose name begins with `name`; return whether there was one."""
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):
-            if path.read_bytes().startswith(f"ray::{name}".encode()):
-                os.kill(int(path.parent.name), signal.SIGKILL)
-                return True
-    return False
 
 
 @pytest.mark.parametrize("method", ["dm", "dmplus"])
@@ -120,16 +62,6 @@ def test_set_equals_that_of_one_process(method: str, engine: RayEngine) -> None:
     assert torch.equal(condensed.images, whole.images)
     assert torch.equal(condensed.labels, whole.labels)
     assert condensed.provenance["shards"] == 4
-
-
-def test_client_outside_the_cluster_gets_the_same_set(dataset: Path, cluster: Cluster, tmp_path: Path) -> None:
-    settings = ("--method", "random", "--ipc", 2, "--device", "cpu")
-    result = start(dataset, f"ray://127.0.0.1:{CLIENT_PORT}", tmp_path, settings).wait()
-    assert result.code == 0, result
-    expected = cs.condense(cs.load(dataset, verbose=False).train, "random", ipc=2, verbose=False)
-    condensed = cs.CondensedSet.load(tmp_path / "run" / "sets" / "random-2.safetensors")
-    assert torch.equal(condensed.images, expected.images)
-    assert condensed.provenance["engine"] == "ray"
 
 
 def test_scores_equal_those_of_one_process(dataset: Path, cluster: Cluster, condenset: CommandRunner) -> None:
@@ -154,19 +86,6 @@ def run_disturbed(condenset: CommandRunner, dataset: Path, disturb: Callable[[],
     return result
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.01)
-
-
-def check_progress(directory: Path) -> None:
-    """Check that a finished run has counted every task once."""
-    report = read_status(directory)
-    assert (report.state, report.step, report.note) == ("finished", report.total, "4 of 4 tasks")
-    assert report.tasks == {"finished": 4, "nodes": []}
-
-
 def test_killed_worker_does_not_change_the_set(
     dataset: Path, undisturbed: torch.Tensor, condenset: CommandRunner, frequent_checkpoints: None
 ) -> None:
@@ -180,23 +99,6 @@ def test_killed_worker_does_not_change_the_set(
     assert failure["reason"].startswith("WorkerCrashedError")
     check_progress(Path("run"))
     assert not Path("run/tasks").exists()
-
-
-def test_removed_node_and_node_that_joins_late_do_not_change_the_set(
-    dataset: Path, cluster: Cluster, undisturbed: torch.Tensor, tmp_path: Path
-) -> None:
-    directory, (removed,) = tmp_path / "run", cluster.worker_nodes
-    process = start(dataset, cluster.address, tmp_path)
-    process.wait_until(lambda: SECOND_NODE in read_nodes(directory) and has_checkpoint(directory))
-    cluster.remove_node(removed, allow_graceful=False)
-    cluster.add_node(**NODE, node_ip_address=LATE_NODE)
-    result = process.wait()
-    assert result.code == 0, result
-    assert torch.equal(load_images(directory), undisturbed)
-    assert {event["node"] for event in read_events(directory, "failed")} == {SECOND_NODE}
-    assert LATE_NODE in read_nodes(directory)
-    assert "(raylet)" not in result.out, "Ray prints no messages of its own"
-    check_progress(directory)
 
 
 def test_shard_that_fails_three_times_stops_the_run_and_finished_shards_are_kept(
@@ -228,25 +130,3 @@ def test_images_larger_than_the_object_stores_give_the_same_set(engine: RayEngin
     whole = cs.METHODS["dm"].condense(data, recipe, make_run())
     condensed = condense_on(engine, data, recipe)
     assert torch.equal(condensed.images, whole.images)
-
-
-def test_run_whose_driver_ends_twice_is_resumed(
-    dataset: Path, cluster: Cluster, undisturbed: torch.Tensor, tmp_path: Path, condenset: CommandRunner
-) -> None:
-    directory = tmp_path / "run"
-    process = start(dataset, cluster.address, tmp_path)
-    process.wait_until(lambda: bool(list_finished(directory)))
-    process.wait_until(lambda: has_checkpoint(directory))
-    process.send(signal.SIGINT)
-    assert process.wait().code == 130
-    finished, began = list_finished(directory), time.time()
-    process = CommandProcess(("resume", directory), tmp_path / "output")
-    process.wait_until(lambda: bool(read_starts(directory, began)))
-    process.send(signal.SIGKILL)
-    assert process.wait().code == -signal.SIGKILL
-    assert 0 < len(finished) <= len(list_finished(directory)) < 4
-    finished, began = list_finished(directory), time.time()
-    resumed = condenset("resume", directory)
-    assert resumed.code == 0, resumed
-    assert torch.equal(load_images(directory), undisturbed)
-    assert len(read_starts(directory, began)) == 4 - len(finished)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from condenset import UserError
-from condenset.engine.ray_worker import VERSIONS, AttemptReport, TaskCollector, check_versions
+from condenset.engine.ray_collector import AttemptReport, TaskCollector
+from condenset.engine.ray_worker import VERSIONS, check_versions
 
 
 def test_collector_returns_changed_files_once() -> None:
@@ -42,6 +46,11 @@ def test_stop_request_reaches_the_attempts_that_it_names() -> None:
     collector.start(2, "10.0.0.1")
     assert collector.update(1, 0.1, {})
     assert not collector.update(2, 0.1, {})
+
+
+def test_process_of_the_collector_does_not_import_torch() -> None:
+    program = "import sys, condenset.engine.ray_collector; print('torch' in sys.modules)"
+    assert subprocess.check_output([sys.executable, "-c", program], text=True) == "False\n"
 
 
 def test_worker_with_another_version_is_refused() -> None:

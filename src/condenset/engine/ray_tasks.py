@@ -9,8 +9,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from condenset.engine.ray_collector import AttemptReport, TaskCollector
 from condenset.engine.ray_connection import check_reachable, connect, import_ray
-from condenset.engine.ray_worker import VERSIONS, AttemptReport, TaskCollector, get_value, run_task
+from condenset.engine.ray_worker import VERSIONS, get_value, run_task
 from condenset.engine.tasks import Engine, MissingFileError, SharedValue, Task, TaskMonitor, TaskStopped
 from condenset.errors import UserError, format_error
 
