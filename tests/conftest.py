@@ -1,4 +1,8 @@
-"""Shared fixtures. Without a GPU, kernels run in the interpreter of Triton."""
+"""Shared fixtures. Without a GPU, kernels run in the interpreter of Triton.
+
+The controller of pytest-xdist reads this file before it starts processes for the tests. So nothing here imports PyTorch
+before the tests are collected.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +11,15 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # threads slow down tiny tensors; torch reads this once
 
 import hypothesis
 import pytest
-import torch
 
-os.environ.setdefault("TRITON_INTERPRET", "0" if torch.cuda.is_available() else "1")
-
-from condenset.experiments import scales
-from condenset.methods import METHODS
-from helpers.charts import skip_drawing
-from helpers.command_line import CommandRunner, run_in_process, write_npz
+if TYPE_CHECKING:
+    from helpers.command_line import CommandRunner
 
 hypothesis.settings.register_profile("condenset", deadline=None)  # a busy machine is slow
 hypothesis.settings.load_profile("condenset")
@@ -37,6 +36,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return GroupScheduling(config, log) if config.getoption("dist") == "loadgroup" else None
 
 
+def pytest_collectstart() -> None:
+    """Choose how kernels run before the first test imports them. The controller of pytest-xdist collects no tests."""
+    if "TRITON_INTERPRET" not in os.environ:
+        import torch
+
+        os.environ["TRITON_INTERPRET"] = "0" if torch.cuda.is_available() else "1"
+
+
 @pytest.fixture(autouse=True)
 def temporary_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Use temporary data and working directories, not those of the user."""
@@ -47,6 +54,8 @@ def temporary_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.fixture(autouse=True)
 def single_thread() -> Iterator[None]:
     """Use one thread, which is fastest for tiny tensors."""
+    import torch
+
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -57,24 +66,33 @@ def single_thread() -> Iterator[None]:
 def blank_charts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Write blank charts, except in tests with the mark `charts`."""
     if request.node.get_closest_marker("charts") is None:
+        from helpers.charts import skip_drawing
+
         skip_drawing(monkeypatch.setattr)
 
 
 @pytest.fixture
 def condenset(capsys: pytest.CaptureFixture[str]) -> CommandRunner:
     """Return a function that runs a command: `condenset("run", "digits", "--ipc", 1)` -> exit code and output."""
+    from helpers.command_line import run_in_process
+
     return functools.partial(run_in_process, capsys)
 
 
 @pytest.fixture
 def toy(tmp_path: Path) -> Path:
     """A tiny dataset of three classes."""
+    from helpers.command_line import write_npz
+
     return write_npz(tmp_path / "toy.npz")
 
 
 @pytest.fixture
 def fast_tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the scale `tiny` still smaller."""
+    from condenset.experiments import scales
+    from condenset.methods import METHODS
+
     for method in METHODS.values():
         for name, value in (("iterations", 2), ("batch_size", 8)):
             if name in method.tiny:

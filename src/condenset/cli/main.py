@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import sys
 from collections.abc import Callable, Iterable
@@ -84,16 +85,22 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         SystemExit: Always, unless there is a bug.
     """
     if COMPLETION_VARIABLE in os.environ:  # a shell asks for the completion of a word
-        typer.main.get_command(app).main(prog_name="condenset", complete_var=COMPLETION_VARIABLE)
+        _build_command().main(prog_name="condenset", complete_var=COMPLETION_VARIABLE)
     with guard_output() as streams:
         code = _run_command(sys.argv[1:] if arguments is None else list(arguments))
         code = code or _report_failed_output(streams)
     raise SystemExit(code)
 
 
+@functools.cache  # it takes longer than some commands, which callers of `main` may run many times
+def _build_command() -> Any:
+    """Return the command with all its subcommands."""
+    return typer.main.get_command(app)
+
+
 def _run_command(words: list[str]) -> int:
     """Run a command, print its error if it fails, and return the exit code."""
-    command = typer.main.get_command(app)
+    command = _build_command()
     try:
         # Not command.main(), which would exit on a KeyboardInterrupt before exit_on_signal sees it.
         with (
