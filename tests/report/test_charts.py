@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -81,6 +82,16 @@ def test_names_of_all_methods_are_visible_and_do_not_overlap(tmp_path: Path, mon
     assert all(box.x0 >= 0 and box.x1 <= figures[0].bbox.width and box.y0 >= 0 for box in boxes)
     boxes.sort(key=lambda box: box.y0)
     assert all(lower.y1 - upper.y0 < 3 for lower, upper in itertools.pairwise(boxes))  # a box has a margin
+
+
+def test_slow_machine_gives_no_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Matplotlib warns if the search for the place of a legend takes more than a second."""
+    monkeypatch.setattr("matplotlib.legend.time", SimpleNamespace(perf_counter=itertools.count(0, 2).__next__))
+    figure, axes = charts.new_chart()
+    axes.plot([0, 1], [0, 1], label="line")
+    axes.legend()
+    charts.save_chart(figure, tmp_path / "chart.png")
+    assert (tmp_path / "chart.png").exists()
 
 
 def test_heights_move_apart_as_far_as_needed() -> None:

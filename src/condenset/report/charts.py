@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import textwrap
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -215,5 +216,7 @@ def save_chart(figure: Figure, path: Path) -> None:
     for file_format in ("svg", "png"):
         buffer = io.BytesIO()
         metadata = {"Date": None} if file_format == "svg" else None  # the same chart gives the same file
-        figure.savefig(buffer, format=file_format, dpi=150, metadata=metadata)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Creating legend with loc")  # on a busy machine
+            figure.savefig(buffer, format=file_format, dpi=150, metadata=metadata)
         write_file(path.with_suffix(f".{file_format}"), buffer.getvalue())
