@@ -23,11 +23,9 @@ class _NormReluPool(torch.autograd.Function):
         maps = maps.contiguous(memory_format=torch.channels_last)
         means = torch.empty(num, channels, device=maps.device)
         size = (height, width, channels)
-        if not batch_norm and height % 2 == width % 2 == 0 and height * width // 4 <= MAX_PIXELS:
+        if _fits_into_registers(height, width, batch_norm):
             out, rstds = maps.new_empty(num, height // 2, width // 2, channels), torch.empty_like(means)
-            rows = max(16, int(triton.next_power_of_2(height * width // 4)))
-            grid, options = _grid(num, channels, rows, 32 if rows >= 64 else 64)
-            options["num_warps"] = max(1, rows * options["BLOCK_C"] // 1024)  # 128 numbers per thread
+            grid, options = _grid_in_registers(num, channels, height * width // 4, 128)
             launch(norm_pool_triton.forward_in_registers, grid, maps, gain, bias, out, means, rstds, *size, **options)
         else:
             grid, options = _grid(num, channels)
@@ -50,15 +48,19 @@ class _NormReluPool(torch.autograd.Function):
         maps, gain, bias, means, rstds = ctx.saved_tensors
         num, channels, height, width = maps.shape
         grads = grads.contiguous(memory_format=torch.channels_last)
-        sums_and_products = torch.empty(2, num, channels, device=maps.device)
-        inputs, size = (maps, gain, bias, means, rstds, grads), (height, width, channels, int(not ctx.batch_norm))
-        grid, options = _grid(num, channels)
-        launch(norm_pool_triton.norm_sums, grid, *inputs, *sums_and_products, *size, **options)
-        totals = sums_and_products.sum(1) if ctx.batch_norm or ctx.needs_input_grad[1] else None
-        out = torch.empty_like(maps)
-        count = float(height * width * (num if ctx.batch_norm else 1))
-        terms = sums_and_products if totals is None or not ctx.batch_norm else totals
-        launch(norm_pool_triton.map_grads, grid, *inputs, *terms, out, count, *size, **options)
+        sums_and_products, out = torch.empty(2, num, channels, device=maps.device), torch.empty_like(maps)
+        inputs, size = (maps, gain, bias, means, rstds, grads), (height, width, channels)
+        if _fits_into_registers(height, width, ctx.batch_norm):
+            grid, options = _grid_in_registers(num, channels, height * width // 4, 64)
+            launch(norm_pool_triton.backward_in_registers, grid, *inputs, *sums_and_products, out, *size, **options)
+            totals = sums_and_products.sum(1) if ctx.needs_input_grad[1] else None
+        else:
+            grid, options = _grid(num, channels)
+            per_image, count = int(not ctx.batch_norm), float(height * width * (num if ctx.batch_norm else 1))
+            launch(norm_pool_triton.norm_sums, grid, *inputs, *sums_and_products, *size, per_image, **options)
+            totals = sums_and_products.sum(1) if ctx.batch_norm or ctx.needs_input_grad[1] else None
+            terms = sums_and_products if totals is None or not ctx.batch_norm else totals
+            launch(norm_pool_triton.map_grads, grid, *inputs, *terms, out, count, *size, per_image, **options)
         bias_grad, gain_grad = (None, None) if totals is None else totals.to(gain.dtype)
         return out, gain_grad, bias_grad, None
 
@@ -79,6 +81,21 @@ def _grid(num: int, channels: int, rows: int = 64, max_block: int = 64) -> tuple
     """Return the grid over images and blocks of channels, and the launch options."""
     block = min(max_block, int(triton.next_power_of_2(channels)))
     return (num, -(-channels // block)), {"BLOCK_M": rows, "BLOCK_C": block, "num_warps": 4}
+
+
+def _fits_into_registers(height: int, width: int, batch_norm: bool) -> bool:
+    """Return whether a program can hold whole planes, and needs no others for the statistics."""
+    return not batch_norm and height % 2 == width % 2 == 0 and height * width // 4 <= MAX_PIXELS
+
+
+def _grid_in_registers(
+    num: int, channels: int, num_pooled: int, values_per_thread: int
+) -> tuple[tuple[int, int], dict[str, int]]:
+    """Return the grid and the launch options of programs that hold planes of `num_pooled` pooled pixels."""
+    rows = max(16, int(triton.next_power_of_2(num_pooled)))
+    grid, options = _grid(num, channels, rows, 32 if rows >= 64 else 64)
+    options["num_warps"] = max(1, rows * options["BLOCK_C"] // (8 * values_per_thread))  # a pooled pixel has 4 values
+    return grid, options
 
 
 def norm_relu_pool(
