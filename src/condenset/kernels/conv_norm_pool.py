@@ -41,9 +41,10 @@ class _ConvNormReluPool(torch.autograd.Function):
         sizes = {"OUT": grads.shape[-1], "CHANNELS": channels, "PER_IMAGE": int(not ctx.batch_norm)}
         inputs: tuple[Tensor, ...] = (packed, filters, gain, bias, means, rstds, grads)
         block = min(64, _padded_width(channels))
+        blocks = triton.cdiv(channels, block)
         launch(
-            backward_code.norm_sums, (num, triton.cdiv(channels, block)), *inputs, *sums_and_products, **sizes,
-            BLOCK_M=64, BLOCK_C=block, num_warps=4, num_stages=1,
+            backward_code.norm_sums, (num_programs(num, grads.device, 2 // blocks), blocks), *inputs,
+            *sums_and_products, num, **sizes, BLOCK_M=64, BLOCK_C=block, num_warps=4, num_stages=1,
         )  # fmt: skip
         totals = sums_and_products.sum(1) if ctx.batch_norm or ctx.needs_input_grad[2] else None
         inputs = (*inputs, *(sums_and_products if totals is None or not ctx.batch_norm else totals))
@@ -124,8 +125,8 @@ def _image_gradient(
     blocks = triton.cdiv(sizes["CHANNELS"], block)
     region_grads = packed.new_empty(num, blocks, sizes["OUT"] ** 2, 64)
     launch(
-        backward_code.image_grads, (num, blocks), *inputs, region_grads, count, **sizes,
-        BLOCK_M=64, BLOCK_C=block, num_warps=4, num_stages=1,
+        backward_code.image_grads, (num_programs(num, packed.device, 2 // blocks), blocks), *inputs, region_grads,
+        count, num, **sizes, BLOCK_M=64, BLOCK_C=block, num_warps=4, num_stages=1,
     )  # fmt: skip
     out = packed.new_empty(num, channels, size, size)
     launch(

@@ -35,6 +35,7 @@ def norm_sums(
     grads,
     sums,
     products,
+    num,
     OUT: tl.constexpr,
     CHANNELS: tl.constexpr,
     PER_IMAGE: tl.constexpr,
@@ -42,29 +43,31 @@ def norm_sums(
     BLOCK_C: tl.constexpr,
 ):
     """Compute, per plane, the sum of the gradients at the norm's output, and of gradient times normalised value."""
-    image = tl.program_id(0).to(tl.int64)
     c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     c_mask = c < CHANNELS
-    images += image * (2 * OUT + 2) * (2 * OUT + 2) * 4
-    grads += image * OUT * OUT * CHANNELS
-    mean, rstd, scale, shift = norm_scale_shift(gain, bias, means, rstds, image * PER_IMAGE, c, c_mask, CHANNELS)
     w0 = load_filters(filters, 0, c, c_mask, CHANNELS)
     w1 = load_filters(filters, 1, c, c_mask, CHANNELS)
     w2 = load_filters(filters, 2, c, c_mask, CHANNELS)
     w3 = load_filters(filters, 3, c, c_mask, CHANNELS)
-    grad_sum = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
-    product_sum = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
-    for first in range(0, OUT * OUT, BLOCK_M):
-        m = first + tl.arange(0, BLOCK_M)
-        regions = load_regions(images, m, OUT, BLOCK_M)
-        grad = _pooled_grads(grads, m, c, c_mask, OUT, CHANNELS)
-        grad_sum, product_sum = _add_sums(grad_sum, product_sum, regions, w0, grad, scale, shift)
-        grad_sum, product_sum = _add_sums(grad_sum, product_sum, regions, w1, grad, scale, shift)
-        grad_sum, product_sum = _add_sums(grad_sum, product_sum, regions, w2, grad, scale, shift)
-        grad_sum, product_sum = _add_sums(grad_sum, product_sum, regions, w3, grad, scale, shift)
-    total = tl.sum(grad_sum, axis=0)
-    tl.store(sums + image * CHANNELS + c, total, mask=c_mask)
-    tl.store(products + image * CHANNELS + c, (tl.sum(product_sum, axis=0) - mean * total) * rstd, mask=c_mask)
+    one = tl.full((), 1, tl.int64)
+    for number in range(tl.program_id(0), num, tl.num_programs(0)):
+        image = one * number
+        packed = images + image * (2 * OUT + 2) * (2 * OUT + 2) * 4
+        pooled_grads = grads + image * OUT * OUT * CHANNELS
+        mean, rstd, scale, shift = norm_scale_shift(gain, bias, means, rstds, image * PER_IMAGE, c, c_mask, CHANNELS)
+        grad_sum = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
+        product_sum = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
+        for first in range(0, OUT * OUT, BLOCK_M):
+            m = first + tl.arange(0, BLOCK_M)
+            regions = load_regions(packed, m, OUT, BLOCK_M)
+            grad = _pooled_grads(pooled_grads, m, c, c_mask, OUT, CHANNELS)
+            grad_sum, product_sum = _add_sums(grad_sum, product_sum, regions, w0, grad, scale, shift)
+            grad_sum, product_sum = _add_sums(grad_sum, product_sum, regions, w1, grad, scale, shift)
+            grad_sum, product_sum = _add_sums(grad_sum, product_sum, regions, w2, grad, scale, shift)
+            grad_sum, product_sum = _add_sums(grad_sum, product_sum, regions, w3, grad, scale, shift)
+        total = tl.sum(grad_sum, axis=0)
+        tl.store(sums + image * CHANNELS + c, total, mask=c_mask)
+        tl.store(products + image * CHANNELS + c, (tl.sum(product_sum, axis=0) - mean * total) * rstd, mask=c_mask)
 
 
 @jit
@@ -87,6 +90,7 @@ def image_grads(
     products,
     out,
     count,
+    num,
     OUT: tl.constexpr,
     CHANNELS: tl.constexpr,
     PER_IMAGE: tl.constexpr,
@@ -97,29 +101,32 @@ def image_grads(
 
     `gather_region_grads` adds up the blocks.
     """
-    image = tl.program_id(0).to(tl.int64)
     c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     c_mask = c < CHANNELS
-    images += image * (2 * OUT + 2) * (2 * OUT + 2) * 4
-    grads += image * OUT * OUT * CHANNELS
-    out += (image * tl.num_programs(1) + tl.program_id(1)) * OUT * OUT * REGION
-    mean, rstd, scale, shift = norm_scale_shift(gain, bias, means, rstds, image * PER_IMAGE, c, c_mask, CHANNELS)
-    offset, factor = norm_backward_terms(sums, products, image * PER_IMAGE, mean, rstd, c, c_mask, count, CHANNELS)
     w0 = load_filters(filters, 0, c, c_mask, CHANNELS)
     w1 = load_filters(filters, 1, c, c_mask, CHANNELS)
     w2 = load_filters(filters, 2, c, c_mask, CHANNELS)
     w3 = load_filters(filters, 3, c, c_mask, CHANNELS)
     k = tl.arange(0, REGION)
-    for first in range(0, OUT * OUT, BLOCK_M):
-        m = first + tl.arange(0, BLOCK_M)
-        regions = load_regions(images, m, OUT, BLOCK_M)
-        grad = _pooled_grads(grads, m, c, c_mask, OUT, CHANNELS)
-        total = tl.dot(_conv_grad(regions, w0, grad, scale, shift, offset, factor), tl.trans(w0))
-        total = tl.dot(_conv_grad(regions, w1, grad, scale, shift, offset, factor), tl.trans(w1), total)
-        total = tl.dot(_conv_grad(regions, w2, grad, scale, shift, offset, factor), tl.trans(w2), total)
-        total = tl.dot(_conv_grad(regions, w3, grad, scale, shift, offset, factor), tl.trans(w3), total)
-        inside = (m < OUT * OUT)[:, None]
-        tl.store(out + m[:, None] * REGION + k[None, :], total.to(out.dtype.element_ty), mask=inside)
+    one = tl.full((), 1, tl.int64)
+    for number in range(tl.program_id(0), num, tl.num_programs(0)):
+        image = one * number
+        row = image * PER_IMAGE
+        packed = images + image * (2 * OUT + 2) * (2 * OUT + 2) * 4
+        pooled_grads = grads + image * OUT * OUT * CHANNELS
+        target = out + (image * tl.num_programs(1) + tl.program_id(1)) * OUT * OUT * REGION
+        mean, rstd, scale, shift = norm_scale_shift(gain, bias, means, rstds, row, c, c_mask, CHANNELS)
+        offset, factor = norm_backward_terms(sums, products, row, mean, rstd, c, c_mask, count, CHANNELS)
+        for first in range(0, OUT * OUT, BLOCK_M):
+            m = first + tl.arange(0, BLOCK_M)
+            regions = load_regions(packed, m, OUT, BLOCK_M)
+            grad = _pooled_grads(pooled_grads, m, c, c_mask, OUT, CHANNELS)
+            total = tl.dot(_conv_grad(regions, w0, grad, scale, shift, offset, factor), tl.trans(w0))
+            total = tl.dot(_conv_grad(regions, w1, grad, scale, shift, offset, factor), tl.trans(w1), total)
+            total = tl.dot(_conv_grad(regions, w2, grad, scale, shift, offset, factor), tl.trans(w2), total)
+            total = tl.dot(_conv_grad(regions, w3, grad, scale, shift, offset, factor), tl.trans(w3), total)
+            inside = (m < OUT * OUT)[:, None]
+            tl.store(target + m[:, None] * REGION + k[None, :], total.to(out.dtype.element_ty), mask=inside)
 
 
 @jit
