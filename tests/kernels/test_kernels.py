@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from condenset import augment, kernels
+from condenset.data.partition import NormalizedParts, PartLayout
 from condenset.engine import rng
 
 pytest.importorskip("triton")
@@ -232,6 +233,29 @@ def test_sgd_step(num: int) -> None:
     torch.testing.assert_close(velocity, speed)
     torch.testing.assert_close(weights, expected)
     assert (int(clock), int(position)) == (8, 26)
+
+
+@pytest.mark.parametrize(("channels", "size", "partition"), [(3, 8, 2), (1, 9, 3), (3, 20, 5)])
+def test_low_frequencies(channels: int, size: int, partition: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    mean, std = (0.5, 0.3, 0.4)[:channels], (0.2, 0.3, 0.25)[:channels]
+    parts = NormalizedParts(PartLayout(partition, "dct"), mean, std, torch.device("cpu"))
+    stored = torch.randn(2, 3, channels, size, size, requires_grad=True)
+    plain = parts.decode(stored)
+    target = torch.randn(plain.shape)
+    (plain_grad,) = torch.autograd.grad((plain * target).sum(), stored)
+    plain_clamped = stored.detach().clone()
+    parts.clamp_(plain_clamped)
+
+    monkeypatch.setattr(kernels, "available", lambda tensor: True)
+    monkeypatch.setattr("condenset.data.partition.decode_frequencies", None)  # used by the PyTorch code alone
+    fast = parts.decode(stored)
+    torch.testing.assert_close(fast, plain, atol=3e-5, rtol=1e-4)
+    (grad,) = torch.autograd.grad((fast * target).sum(), stored)
+    torch.testing.assert_close(grad, plain_grad, atol=3e-5, rtol=1e-4)
+    clamped = stored.detach().clone()
+    parts.clamp_(clamped)
+    torch.testing.assert_close(clamped, plain_clamped, atol=3e-5, rtol=1e-4)
+    assert not torch.equal(clamped, stored)
 
 
 def test_kernels_have_no_second_derivative() -> None:

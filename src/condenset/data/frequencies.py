@@ -15,6 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from condenset.kernels.frequencies import Spectrum
+
 COLOR_DISTANCE = 10  # a frequency of colour ranks like one of brightness with 10 times its square
 
 
@@ -64,6 +66,16 @@ def _lowest_frequencies(channels: int, size: int, num_parts: int, device: torch.
     side = int(torch.maximum(row, column).max()) + 1
     with torch.inference_mode(False):  # gradients cannot pass through tensors from inference mode
         return ((channel * side + row) * side + column).sort().values.to(device), side
+
+
+@functools.cache
+def stored_spectrum(channels: int, size: int, num_parts: int, device: torch.device) -> Spectrum:
+    """Return what the kernels need to decode and encode images."""
+    positions, side = _lowest_frequencies(channels, size, num_parts, device)
+    index_CSS = torch.full((channels, side, side), -1, dtype=torch.int32, device=device)
+    index_CSS.view(-1)[positions] = torch.arange(len(positions), dtype=torch.int32, device=device)
+    rows_SH, mixture_CC = _cosines(size, torch.float32, device)[:side], _cosines(channels, torch.float32, device)
+    return Spectrum(index_CSS, rows_SH.contiguous(), mixture_CC, num_parts)
 
 
 @functools.cache

@@ -17,9 +17,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from condenset.data.frequencies import decode_frequencies, encode_frequencies
+from condenset import kernels
+from condenset.data.frequencies import decode_frequencies, encode_frequencies, stored_spectrum
 from condenset.errors import UserError, check, check_choice, check_int
 from condenset.io.bytesize import format_bytes
+from condenset.kernels import frequencies as frequency_kernel
 
 MAX_FACTOR = 8
 DECODERS = ("bilinear", "bicubic", "dct")
@@ -119,11 +121,16 @@ class NormalizedParts:
         self.mean, self.std = to_tensors(mean, std)
         self.stored_mean, self.stored_std = to_tensors(*layout.stored_stats(mean, std))
         self.pixel_range = (-self.mean / self.std, (1 - self.mean) / self.std)
+        scale_C11 = math.sqrt(layout.num_parts) * self.stored_std / self.std
+        self.scale_shift = scale_C11, -self.mean / self.std  # of images that are decoded by the kernel
 
     def decode(self, stored: Tensor) -> Tensor:
         """Return the images that stored images hold."""
         if not self.layout.has_frequencies:  # the normalisation can stay
             return self.layout.decode(stored)
+        if _has_kernel(stored):
+            decoded = frequency_kernel.decode(stored.flatten(0, -4), self._spectrum(stored), *self.scale_shift)
+            return decoded.view(*stored.shape[:-4], -1, *stored.shape[-3:])
         return (self.layout.decode(stored * self.stored_std + self.stored_mean) - self.mean) / self.std
 
     def encode(self, images: Tensor) -> Tensor:
@@ -134,12 +141,24 @@ class NormalizedParts:
 
     def clamp_(self, stored: Tensor) -> None:
         """Clamp the pixels to 0..1, in place. The clamped pixels also have frequencies that are not stored."""
-        if self.layout.has_frequencies:
+        if not self.layout.has_frequencies:
+            stored.clamp_(*self.pixel_range)
+        elif _has_kernel(stored):
+            spectrum = self._spectrum(stored)
+            frequency_kernel.clamp_(stored.flatten(0, -4), spectrum, *self.scale_shift, *self.pixel_range)
+        else:
             images = self.decode(stored)
             change = images.clamp(*self.pixel_range) - images  # alone, because rounding of all images would add up
             stored.add_(self.layout.encode(change * self.std) / self.stored_std)
-        else:
-            stored.clamp_(*self.pixel_range)
+
+    def _spectrum(self, stored: Tensor) -> frequency_kernel.Spectrum:
+        return stored_spectrum(*stored.shape[-3:-1], self.layout.num_parts, stored.device)
+
+
+def _has_kernel(stored: Tensor) -> bool:
+    """Return whether a kernel can decode frequencies."""
+    fits = stored.is_contiguous() and stored.shape[-1] <= frequency_kernel.MAX_SIZE
+    return fits and stored.dtype == torch.float32 and kernels.available(stored)
 
 
 def check_stored(stored: Tensor, layout: PartLayout, labels: Tensor | None = None) -> None:
