@@ -23,11 +23,12 @@ from condenset.runs.events import is_fraction
 from condenset.training.checkpoint import TrainingCheckpoint
 from condenset.training.dataset import DeviceDataset
 from condenset.training.evaluation import evaluation_hash, normalize_like
-from condenset.training.parallel import MAX_PARALLEL, train_in_parallel
+from condenset.training.parallel import train_in_parallel
 from condenset.training.protocol import Protocol
 from condenset.training.trainer import Trainer
 
 VALIDATION = "validation"  # name of the images that decide the ranking
+MAX_PARALLEL = 5  # architectures
 MIN_STEPS_TO_COMPILE = 20_000  # per architecture; for fewer steps, compiling takes longer than it saves
 
 
