@@ -21,6 +21,7 @@ class RecipeOptions(TypedDict, total=False):
     average: float
     batch_size: int
     calibration: float
+    calibration_images: int
     clamp: bool
     decoder: str
     depth: int

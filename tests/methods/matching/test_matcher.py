@@ -89,6 +89,8 @@ def reference_loss(matching: DistributionMatching, counts: list[int], synthetic:
     real_features, features = (apply_network(network.embed, x, batch_norm=batch_norm) for x in (real, decoded))
     all_logits = apply_network(classifier, decoded, batch_norm=batch_norm)
     for label, logits in enumerate(all_logits):
+        if num := min(recipe.calibration_images, max(map(len, all_logits))):
+            logits = logits[(step * num + torch.arange(num)) % len(logits)]
         loss = loss + ((real_features[label].mean(0) - features[label].mean(0)) ** 2).sum()
         loss = loss + CALIBRATION * F.cross_entropy(logits, torch.full((len(logits),), label))
     return loss
@@ -112,19 +114,20 @@ def clamp_pixels(image_CHW: Tensor, decoder: str) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    ("name", "spec", "chunk", "decoder"),
+    ("name", "spec", "chunk", "decoder", "calibration_images"),
     [
-        ("equal", SPEC, None, "bicubic"),
-        ("equal", SPEC, None, "dct"),
-        ("unequal", SPEC, 2, "bicubic"),
-        ("unequal", BATCH_NORM, None, "dct"),
+        ("equal", SPEC, None, "bicubic", 0),
+        ("equal", SPEC, None, "dct", 5),
+        ("unequal", SPEC, 2, "bicubic", 5),
+        ("unequal", BATCH_NORM, None, "dct", 0),
     ],
 )
 def test_all_parts_together_equal_the_reference(
-    tmp_path: Path, name: str, spec: str, chunk: int | None, decoder: str
+    tmp_path: Path, name: str, spec: str, chunk: int | None, decoder: str, calibration_images: int
 ) -> None:
     counts, run = COUNTS[name], RunContext(seed=3, compute=CPU, classes_per_chunk=chunk)
-    matching = make_problem(tiny_data(counts), [make_recipe(tmp_path, counts, network=spec, decoder=decoder)], run)
+    recipe = make_recipe(tmp_path, counts, network=spec, decoder=decoder, calibration_images=calibration_images)
+    matching = make_problem(tiny_data(counts), [recipe], run)
     sizes, sets = [min(IPC, count) for count in counts], matching.sets
     synthetic = [nn.Parameter(images[:size].clone()) for images, size in zip(sets.images_KICHW, sizes, strict=True)]
     optimizer = torch.optim.SGD(synthetic, lr=LR, momentum=MOMENTUM)
@@ -167,10 +170,11 @@ def test_result_has_the_decoded_mean_of_the_last_iterates(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("decoder", ["bilinear", "dct"])
-def test_several_sizes_at_once_equal_each_size_alone(decoder: str) -> None:
+def test_several_sizes_at_once_equal_each_size_alone(tmp_path: Path, decoder: str) -> None:
     data, spec = tiny_data([7, 2, 5]), "convnet(width=8, depth=2)"
+    pool = make_expert_pool(data, tmp_path / "pool", network=spec, num_networks=1, epochs=1, num_checkpoints=1)
     parts: dict[str, Any] = {"clamp": True, "average": 0.5, "lr_decay": True, "partition": 2, "decoder": decoder}
-    parts["objective"] = "covariance"
+    parts |= {"objective": "covariance", "pool": str(pool.directory), "calibration": 0.5, "calibration_images": 5}
     recipes = [
         DMRecipe(ipc=ipc, lr=lr, network=spec, iterations=3, batch_size=5, allow_fewer=True, **parts)
         for ipc, lr in ((1, 1.0), (3, 10.0))

@@ -113,7 +113,8 @@ def _estimate_memory(
 ) -> MemoryEstimate:
     """Estimate the memory of recipes that differ in their size alone; the calibration is a second pass."""
     recipe = recipes[0]
-    num_passes = 2 if recipe.calibration else 1
+    decoded = [recipe.layout.num_parts * max_images_per_class(data, size_recipe) for size_recipe in recipes]
+    calibrated = [min(recipe.calibration_images or num, num) for num in decoded] if recipe.calibration else []
     return estimate_matching_memory(
         network,
         data,
@@ -122,7 +123,7 @@ def _estimate_memory(
         memory_limit=memory_limit,
         objective=_estimate_objective(network, data, recipes),
         network_bytes=estimate_network_bytes(recipe, data, compute),
-        synthetic_factor=num_passes * recipe.layout.num_parts,
+        synthetic_per_class=sum(decoded) + sum(calibrated),
     )
 
 

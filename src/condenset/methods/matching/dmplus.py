@@ -1,7 +1,7 @@
 """DM+: the best combination of the parts of the distribution-matching family that this project knows.
 
 - A stored image holds the lowest frequencies of several images.
-- Networks of all stages of their training, calibrated by a later stage.
+- Networks of all stages of their training, calibrated by a later stage. 20 decoded images of a class take turns in it.
 - Color, crop, cutout and flip together, with scale and rotate from 64 pixels on.
 - Few images per class need more calibration, and many a higher learning rate. Many classes need more calibration.
 - The learning rate falls linearly, and the result is the mean of the images over the second half of the iterations.
@@ -33,6 +33,7 @@ class DMPlusRecipe(DMRecipe):
     average: float = 0.5
     lr_decay: bool = True
     calibration: float = 1.0
+    calibration_images: int = 20
     augment: str = "color+crop+cutout+flip"
     iterations: int = 10_000
 

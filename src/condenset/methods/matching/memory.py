@@ -66,7 +66,7 @@ def estimate_matching_memory(
     memory_limit: int | None = None,
     objective: MemoryEstimate = NO_MEMORY,
     network_bytes: int = 0,
-    synthetic_factor: int = 1,
+    synthetic_per_class: int | None = None,
 ) -> MemoryEstimate:
     """Estimate the memory of matching with these recipes.
 
@@ -78,7 +78,7 @@ def estimate_matching_memory(
         memory_limit: The bytes that the run may use. They decide whether the images are streamed.
         objective: Memory that the objective needs beyond the features.
         network_bytes: Bytes of the networks that the sampler holds.
-        synthetic_factor: Passes of decoded images through networks per stored image.
+        synthetic_per_class: Synthetic images that pass through networks, per class. None: one for each stored image.
     """
     zca, ipcs = recipes[0].zca, [max_images_per_class(data, recipe) for recipe in recipes]
     batch_size = min(recipes[0].batch_size, data.largest_class)
@@ -87,7 +87,7 @@ def estimate_matching_memory(
         compute,
         (data.channels, data.size, data.size),
         real_per_class=batch_size,
-        synthetic_per_class=synthetic_factor * sum(ipcs),
+        synthetic_per_class=sum(ipcs) if synthetic_per_class is None else synthetic_per_class,
         custom_kernels=uses_custom_kernels(network, compute),
         num_stored=len(data.images),
         stored_bytes=stored_bytes(data, zca=zca),

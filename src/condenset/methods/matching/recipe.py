@@ -49,6 +49,7 @@ class DMRecipe(MatchingRecipe):
             images.
         lr_decay: Reduce the learning rate linearly to 0.
         calibration: Weight of the cross-entropy of the synthetic images under a trained network. 0: none.
+        calibration_images: Decoded images per class and iteration that the calibration uses, in turn. 0: all.
 
     Example:
         >>> import condenset as cs
@@ -64,7 +65,11 @@ class DMRecipe(MatchingRecipe):
         "sampler": SAMPLERS,
         "decoder": DECODERS,
     }
-    added_fields: ClassVar[Mapping[str, object]] = {**MatchingRecipe.added_fields, "decoder": "bilinear"}
+    added_fields: ClassVar[Mapping[str, object]] = {
+        **MatchingRecipe.added_fields,
+        "decoder": "bilinear",
+        "calibration_images": 0,
+    }
 
     objective: str = "mean"
     features: str = "last"
@@ -79,6 +84,7 @@ class DMRecipe(MatchingRecipe):
     average: float = 0.0
     lr_decay: bool = False
     calibration: float = 0.0
+    calibration_images: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -102,6 +108,7 @@ class DMRecipe(MatchingRecipe):
         check_non_negative_field(self, "average")
         check(self.average <= 1, "average must be a share of the iterations, from 0 to 1", self.average)
         check_non_negative_field(self, "calibration")
+        check_int_fields(self, 0, "calibration_images")
         is_possible = self.sampler != "random" or bool(self.pool) or not self.calibration
         check(is_possible, f"sampler must be one of {', '.join(SAMPLERS[1:])} with a calibration", self.sampler)
         has_groups = self.sampler in ("random", "checkpoints") and not self.calibration

@@ -3,7 +3,7 @@
 Sets of several sizes share the real batches of every iteration. Their images are columns of one tensor. Classes that
 have fewer images than the widest are padded; weights exclude the padding from every mean. With a partition, the learned
 images are compact, and `decode` gives the images that networks see: D of them for every compact image.
-Shapes: K classes, I synthetic images per class of all sets, N images of a row.
+Shapes: K classes, I synthetic images per class of all sets, N images of a row, S sets, J images that take turns.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ class Chunk(NamedTuple):
     classes_K: Tensor
     real: PaddingMask
     synthetic: PaddingMask
+    num_decoded_SK: Tensor  # decoded images of each set and class
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,11 +132,12 @@ class SyntheticSets:
         real_weight_KB = mean_weights([min(self.batch_size, count) for count in self.class_counts], self.batch_size)
         compact_weight_KI = torch.cat([mean_weights(s.counts, s.width) for s in self.slices], 1)
         synthetic_weight_KI = compact_weight_KI.repeat_interleave(self.num_decoded, 1) / self.num_decoded
+        num_decoded_SK = self.num_decoded * torch.tensor([s.counts for s in self.slices], device=self.device)
         chunks = []
         for rows in split_evenly(len(self.class_counts), max_classes):
             classes_K = torch.arange(rows.start, rows.stop, device=self.device)
             real, synthetic = self._mask(real_weight_KB[rows]), self._mask(synthetic_weight_KI[rows])
-            chunks.append(Chunk(rows, classes_K, real, synthetic))
+            chunks.append(Chunk(rows, classes_K, real, synthetic, num_decoded_SK[:, rows]))
         return chunks
 
     def split_columns(self, chunk: Chunk) -> Iterator[tuple[slice, Tensor | None]]:
@@ -144,6 +146,22 @@ class SyntheticSets:
         for set_slice in self.slices:
             columns = slice(*(self.num_decoded * edge for edge in (set_slice.columns.start, set_slice.columns.stop)))
             yield columns, None if weight_KI is None else weight_KI[:, columns]
+
+    def take_turns(self, chunk: Chunk, num: int, clock: Tensor) -> tuple[Tensor, list[tuple[slice, None]]]:
+        """Return which decoded images to use in an iteration (K, J), and the columns of each set among them.
+
+        All images of a class take turns. A set contributes `num` of them, or as many as its largest class has.
+        """
+        indices: list[Tensor] = []
+        columns: list[tuple[slice, None]] = []
+        end = 0
+        for set_slice, counts_K in zip(self.slices, chunk.num_decoded_SK, strict=True):
+            first = self.num_decoded * set_slice.columns.start
+            positions_J = torch.arange(min(num, self.num_decoded * set_slice.width), device=self.device)
+            indices.append(first + (clock * len(positions_J) + positions_J) % counts_K[:, None])
+            columns.append((slice(end, end + len(positions_J)), None))
+            end += len(positions_J)
+        return torch.cat(indices, 1), columns
 
     def _mask(self, weight_KN: Tensor) -> PaddingMask:
         if bool(weight_KN.all()):
