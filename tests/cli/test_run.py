@@ -11,6 +11,8 @@ import pytest
 from PIL import Image
 
 from condenset import CondensedSet
+from condenset.errors import UserError
+from condenset.pipeline import execute
 from helpers.command_line import (
     RECORD_FIELDS,
     TINY,
@@ -129,6 +131,38 @@ def test_the_whole_dataset_is_scored_unless_disabled(condenset: CommandRunner, t
     assert whole["ipc"] is None
     assert condenset("run", "--config", "a/recipe.toml", "--no-whole", "--out", "b").code == 0
     assert [record["method"] for record in read_records(Path("b"))] == ["random"]
+
+
+def test_random_images_that_run_adds_are_scored_by_fewer_networks(condenset: CommandRunner, toy: Path) -> None:
+    options = (*TINY_NETWORK, "--ipc", 1, "--epochs", 1, "--no-whole", "--no-report")
+    assert "20 × convnet(width=8, depth=1)" in condenset("run", toy, "--iterations", 1, *options, "--dry-run").out
+    assert condenset("run", toy, "--iterations", 1, *options, "--out", "a").code == 0
+    assert count_networks("a") == {"random": 5, "dm": 20}
+    assert condenset("run", "--config", "a/recipe.toml", "--nets", 6, "--out", "b", "--no-report").code == 0
+    assert count_networks("b") == {"random": 6, "dm": 6}
+    for name, arguments in {"c": ("--config", "a/recipe.toml"), "d": (toy, "--method", "random", *options)}.items():
+        condenset("run", *arguments, "--out", name, "--no-report")
+    assert count_networks("c") == {"random": 5, "dm": 20}
+    assert count_networks("d") == {"random": 20}
+
+
+def count_networks(run_directory: str) -> dict[str, int]:
+    return {record["method"]: len(record["accuracies"]) for record in read_records(Path(run_directory))}
+
+
+def test_results_are_printed_before_they_are_drawn(
+    condenset: CommandRunner, toy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise UserError("no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(execute, "save_grid", fail)
+        result = condenset("run", toy, "--ipc", 1, *TINY, "--out", "a")
+    assert result.code == 2 and result.err.endswith("no space left\n")
+    assert [line.split()[0] for line in result.out.splitlines()] == ["networks:", "method", "random", "dm"]
+    assert condenset("resume", "a").code == 0
+    assert Path("a/grid.png").exists()
 
 
 def test_json_prints_the_records_and_nothing_else(condenset: CommandRunner, toy: Path, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from condenset.cli.console import print_line, print_preview
 from condenset.cli.evaluation_options import Epochs, NumNetworks, PerClass, ProtocolName, Whole, WholeEpochs
 from condenset.cli.option_groups import OptionValues, expand_groups
 from condenset.cli.options import Dataset, Report, Train
-from condenset.cli.run_display import format_plan_command, print_report_path, print_run, run_session
+from condenset.cli.run_display import format_plan_command, print_run, print_run_files, run_session
 from condenset.cli.startup import import_torch
 from condenset.errors import UserError
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 COMPARE_HELP = "Condense a dataset with all methods but variants of dm, score the sets and draw accuracy against time."
 DEFAULT_METHODS = {"run": ["random", "dm"], "condense": ["dm"]}  # by command; compare: all methods but variants
+REFERENCE_NETWORKS = 5  # that score the random images if `run` adds them to the methods
 RECIPE_FIELDS = ("network", "augment", "iterations", "lr", "init", "allow_fewer", "zca")  # fields that have an option
 PROTOCOL_FIELDS = ("network", "augment")  # of them, those that the protocol has too
 
@@ -54,6 +55,10 @@ def run_command(
     """Condense a dataset, score the sets and draw them (default methods: random and dm)."""
     fields = {"engine_fields": engine_fields, "load_fields": load_fields}
     arguments = _check_arguments(dataset, train, recipe_options, run_options) | fields
+    if num_networks is not None:
+        arguments["reference_networks"] = None
+    elif context.info_name == "run" and "methods" not in recipe_options and "config" not in run_options:
+        arguments["reference_networks"] = REFERENCE_NETWORKS
     protocol_fields = drop_unset(protocol=protocol, num_networks=num_networks, epochs=epochs)
     methods = _default_methods(context, run_options)
     request = make_request(recipe_options, methods, protocol_fields, whole=whole, whole_epochs=whole_epochs)
@@ -163,4 +168,4 @@ def _start(
         session = functools.partial(run_session, tensorboard=tensorboard, **options)
         show_result = functools.partial(print_run, as_json=as_json, per_class=per_class)
         result = start_run(request, session=session, show_result=show_result, report=report, **arguments)
-        print_report_path(result, as_json=as_json)
+        print_run_files(result, as_json=as_json)

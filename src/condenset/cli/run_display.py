@@ -20,7 +20,13 @@ if TYPE_CHECKING:
     from condenset.runs.context import RunContext
 
 MAX_METHODS = 4  # that the first line names
-OUTPUT_FILES = {"picture": "grid.png", "chart": "chart.png", "sets": "sets", "results": "results.json"}
+OUTPUT_FILES = {
+    "picture": "grid.png",
+    "chart": "chart.png",
+    "sets": "sets",
+    "results": "results.json",
+    "report": "report.html",
+}
 
 
 @contextlib.contextmanager
@@ -107,14 +113,12 @@ def _describe_images(splits: Splits, *, has_test: bool) -> str:
 
 
 def print_run(result: RunResult, *, as_json: bool, per_class: bool = False) -> None:
-    """Print the records of a run and the paths of its files, except the report, which is written later."""
+    """Print the records of a run."""
     print_records(result.records, as_json, per_class=per_class)
+
+
+def print_run_files(result: RunResult, *, as_json: bool) -> None:
+    """Print the paths of the files that a run wrote."""
     if not as_json:
         print_line()
         print_files(result.directory, **OUTPUT_FILES)
-
-
-def print_report_path(result: RunResult, *, as_json: bool) -> None:
-    """Print the path of the report of a run, if it has one."""
-    if not as_json:
-        print_files(result.directory, report="report.html")

@@ -1,4 +1,4 @@
-"""Execute a plan: condense and score every set, write results and figures. A stopped run continues where it stopped."""
+"""Execute a plan: condense and score every set, write results, draw. A stopped run continues where it stopped."""
 
 from __future__ import annotations
 
@@ -52,7 +52,6 @@ def execute_plan(plan: Plan, splits: Splits, run: RunContext) -> list[Record]:
     run.progress.estimate_run = None
     run.delete_checkpoint()  # a kill may have left it after the last set was saved
     run.verify_identity()
-    _save_figures(plan, [records[key] for key in keys], splits.train.name, directory)
     return [records[key] for key in keys]
 
 
@@ -65,13 +64,14 @@ def _execute_job(
     train_set: CondensedSet | ImageData
     if job.recipe is None:
         run.compute.reset_peak_memory()
-        train_set, protocol, description = splits.train, plan.whole, "whole dataset"
+        train_set, description = splits.train, "whole dataset"
     else:
         path, others = _set_paths(plan, job, directory)
         train_set = load_or_condense(path, job.method, job.recipe, splits.train, run, others)
-        protocol, description = plan.protocol, f"{job.name}: scoring"
+        description = f"{job.name}: scoring"
     remaining.begin(job.name, SCORING)
     network_file = directory / WHOLE_NETWORK if job.recipe is None else None
+    protocol = plan.protocol_of(job)
     test = splits.require_test() if protocol else None
     scores = score_set(train_set, test, protocol, run, description, network_file) if protocol and test else None
     return make_record(plan.dataset, train_set, scores, run)
@@ -91,7 +91,7 @@ def _score_on_engine(plan: Plan, splits: Splits, run: RunContext, directory: Pat
     """Score the sets of all jobs as tasks of the engine of the run, at the same time."""
     requests = []
     for job in plan.jobs:
-        protocol = plan.protocol if job.recipe else plan.whole
+        protocol = plan.protocol_of(job)
         if protocol is not None:
             train_set = CondensedSet.load(plan.set_path(job, directory)) if job.recipe else splits.train
             requests.append(ScoreRequest(train_set, splits.require_test(), protocol, run.derive(job=job.name)))
@@ -109,7 +109,7 @@ def _set_paths(plan: Plan, job: Job, directory: Path) -> tuple[Path, dict[Path, 
     return plan.set_path(job, directory), others
 
 
-def _save_figures(plan: Plan, records: list[Record], dataset: str, directory: Path) -> None:
+def save_figures(plan: Plan, records: list[Record], dataset: str, directory: Path) -> None:
     """Draw the sets and, if there are several methods, accuracy against time. Existing figures stay."""
     grid, chart = directory / "grid.png", directory / "chart.png"
     if not grid.exists():

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from condenset.augment import remove_unused_flip
+from condenset.config import MAX_NETWORKS
 from condenset.data.image_data import ImageData
 from condenset.data.ipc import Ipc, name_set, resolve_ipc
 from condenset.data.stores.streamed_store import check_images_fit
@@ -25,6 +26,7 @@ from condenset.runs.snapshots import MAX_SNAPSHOTS
 from condenset.training.protocol import Protocol, is_large, make_protocol, without_overridden
 
 WHOLE = "whole"  # the name of the job that scores the whole dataset
+REFERENCE = "random"  # the method whose sets show what others gain
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +62,7 @@ class Plan(RunSettings):
         jobs: What to condense and score, in order.
         protocol: How sets are scored. None: they are not.
         whole: How the whole dataset is scored. None: it is not.
+        reference_networks: Networks that score random images, if these are fewer than those that score other sets.
         snapshots: Number of iterates whose images are kept for the report. It does not change the result.
         explicit: The tables `protocol` and `whole` as a config file states them, without presets.
     """
@@ -67,12 +70,15 @@ class Plan(RunSettings):
     jobs: tuple[Job, ...]
     protocol: Protocol | None = None
     whole: Protocol | None = None
+    reference_networks: int | None = None
     snapshots: int = 0
     explicit: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "snapshots", check_int("snapshots", self.snapshots, 0, MAX_SNAPSHOTS))
+        if self.reference_networks is not None:
+            check_int("reference_networks", self.reference_networks, 1, MAX_NETWORKS)
         check(bool(self.condense_jobs), "a run must have at least one job", list(self.jobs))
         names = [job.name for job in self.jobs]
         repeated = sorted({name for name in names if names.count(name) > 1})
@@ -82,6 +88,17 @@ class Plan(RunSettings):
     def condense_jobs(self) -> list[Job]:
         """The jobs that make a set."""
         return [job for job in self.jobs if job.recipe]
+
+    def protocol_of(self, job: Job) -> Protocol | None:
+        """Return how a job is scored, or None if it is not."""
+        if job.recipe is None:
+            return self.whole
+        if self.protocol is None:
+            return None
+        num_networks = self.protocol.num_networks
+        if job.method == REFERENCE and self.reference_networks is not None:
+            num_networks = min(num_networks, self.reference_networks)
+        return dataclasses.replace(self.protocol, num_networks=num_networks)
 
     def jobs_to_share(self, job: Job) -> list[Job]:
         """Return the later jobs whose sets can be learned at once with the set of this job."""

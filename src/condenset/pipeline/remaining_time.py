@@ -107,7 +107,7 @@ def _list_stages(plan: Plan, data: ImageData, finished: Container[str], condense
             shared |= {other.name for other in plan.jobs_to_share(job)}
             position, kind = (number, CONDENSING), (CONDENSING, job.method)
             stages.append(Stage(position=position, kind=kind, steps=steps, images=num_images))
-        protocol = plan.protocol if job.recipe else plan.whole
+        protocol = plan.protocol_of(job)
         if protocol:
             stages.append(_scoring_stage(job, (number, SCORING), protocol, num_images))
     return stages

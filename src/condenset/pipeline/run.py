@@ -19,7 +19,7 @@ from condenset.errors import UserError
 from condenset.io.dataset_names import NO_DATASET
 from condenset.pipeline.config import plan_to_toml, read_plan
 from condenset.pipeline.datasets import reload_data, relocate, resolve_load_options
-from condenset.pipeline.execute import execute_plan
+from condenset.pipeline.execute import execute_plan, save_figures
 from condenset.pipeline.plan import Plan, check_plan, make_plan
 from condenset.pipeline.report.run import write_run_report
 from condenset.pipeline.request import RunRequest
@@ -38,7 +38,9 @@ RunSession = Callable[[Plan, Splits, RunContext], AbstractContextManager[None]]
 ShowResult = Callable[[RunResult], None]
 
 RECIPE = "recipe.toml"
-CONFIG_SETTINGS = ("dataset", "seed", "device", "precision", "threads", "memory_limit", "snapshots", "data_dir")
+CONFIG_SETTINGS = (
+    "dataset", "seed", "device", "precision", "threads", "memory_limit", "snapshots", "data_dir", "reference_networks"
+)  # fmt: skip
 DEFAULT_SNAPSHOTS = 10
 
 
@@ -65,7 +67,7 @@ def start_run(
         report: Write the HTML report.
         session: Context manager around the execution, for progress display and signals:
             `(plan, splits, run) -> context`.
-        show_result: Called with the result before the report is written.
+        show_result: Called with the result before it is drawn and the report is written.
         arguments: Other arguments of `plan_run`.
     """
     plan, splits = plan_run(request, out=out, overwrite=overwrite, **arguments)
@@ -99,7 +101,8 @@ def plan_run(
         load_fields: Fields of `LoadOptions`. If the sets are scored and there is no test split, a share of every class
             is held out.
         engine_fields: Fields of `EngineOptions`.
-        settings: Settings of the plan: `seed`, `device`, `precision`, `memory_limit`, `snapshots`, `data_dir`.
+        settings: Settings of the plan: `seed`, `device`, `precision`, `memory_limit`, `snapshots`, `data_dir`,
+            `reference_networks`.
     """
     base = read_plan(config) if config else None
     engine_options = (base.engine_options if base else EngineOptions()).override(**engine_fields)
@@ -186,7 +189,8 @@ def _execute(
     run = plan.make_run(identity, engine, num_snapshots=plan.snapshots)
     with session(plan, splits, run):
         result = RunResult(directory=identity.directory, records=execute_plan(plan, splits, run))
-        show_result(result)  # before the report, which takes seconds and may fail
+        show_result(result)  # before figures and the report, which take seconds
+        save_figures(plan, result.records, splits.train.name, identity.directory)
         if report and plan.protocol:
             write_run_report(run, splits)
     return result
