@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
@@ -65,7 +66,8 @@ def _capture(
 
     stream = torch.cuda.Stream(device)
     stream.wait_stream(torch.cuda.current_stream(device))
-    with torch.cuda.stream(stream):
+    with torch.cuda.stream(stream), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Attempting to run cuBLAS")  # first use by the backward pass
         _first_step(step, state, restore)
         for _ in range(WARMUP_STEPS):
             step()
