@@ -65,11 +65,11 @@ def test_as_many_networks_train_in_parallel_as_fit(monkeypatch: pytest.MonkeyPat
     def num_fitting(network: str = "convnet", **fields: int) -> int:
         return num_parallel(Protocol(network=network, **fields), data, gpu)  # type: ignore[arg-type]
 
-    assert (num_fitting(), num_fitting("lenet")) == (5, 1)
+    assert (num_fitting(), num_fitting("lenet")) == (10, 1)
     assert num_parallel(Protocol(), data, CPU) == 1
     free = 400 << 20
     several = num_fitting()
-    assert 1 < several < 5
+    assert 1 < several < 10
     assert num_fitting("convnet(width=256)") < several < num_fitting(batch_size=10)
     free = 0
     assert num_fitting() == 1
