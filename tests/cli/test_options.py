@@ -78,7 +78,7 @@ def test_every_option_of_a_run_is_passed_on(
             "test": "t",
         },
         "data_dir": Path("d"),
-    } | ({"reference_networks": None} if evaluates else {})
+    } | ({"num_networks_on_random": None} if evaluates else {})
 
 
 @pytest.fixture

@@ -135,15 +135,21 @@ def test_the_whole_dataset_is_scored_unless_disabled(condenset: CommandRunner, t
 
 def test_random_images_that_run_adds_are_scored_by_fewer_networks(condenset: CommandRunner, toy: Path) -> None:
     options = (*TINY_NETWORK, "--ipc", 1, "--epochs", 1, "--no-whole", "--no-report")
-    assert "20 × convnet(width=8, depth=1)" in condenset("run", toy, "--iterations", 1, *options, "--dry-run").out
+    preview = condenset("run", toy, "--iterations", 1, *options, "--dry-run").out
+    assert "20 × convnet(width=8, depth=1)" in preview and "; random: 5 networks" in preview
     assert condenset("run", toy, "--iterations", 1, *options, "--out", "a").code == 0
     assert count_networks("a") == {"random": 5, "dm": 20}
     assert condenset("run", "--config", "a/recipe.toml", "--nets", 6, "--out", "b", "--no-report").code == 0
     assert count_networks("b") == {"random": 6, "dm": 6}
-    for name, arguments in {"c": ("--config", "a/recipe.toml"), "d": (toy, "--method", "random", *options)}.items():
-        condenset("run", *arguments, "--out", name, "--no-report")
-    assert count_networks("c") == {"random": 5, "dm": 20}
-    assert count_networks("d") == {"random": 20}
+    repeat = ("--config", "a/recipe.toml", "--no-report", "--out")
+    for number, (command, *arguments) in enumerate((("run",), ("run", "--method", "random"), ("compare",))):
+        condenset(command, *repeat, number, *arguments)
+    assert count_networks("0") == {"random": 5, "dm": 20}
+    assert count_networks("1") == {"random": 20}
+    assert count_networks("2") == {"random": 20, "dm": 20}
+    Path("0/results.json").unlink()
+    assert condenset("resume", "0", "--no-report").code == 0
+    assert count_networks("0") == {"random": 5, "dm": 20}
 
 
 def count_networks(run_directory: str) -> dict[str, int]:

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from condenset import CondensedSet, UserError
+from condenset.engine.tasks import Engine
 from condenset.io.progress import NullProgress
 from condenset.methods import METHODS
 from condenset.pipeline import condensing, execute
@@ -20,6 +21,7 @@ from condenset.runs.context import RunContext
 from condenset.runs.identity import IDENTITY, open_directory
 from helpers.command_line import list_files, read_files, read_records
 from helpers.plans import NETWORK, execute_in, make_tiny_plan, replace_dm
+from helpers.recording_engine import RecordingEngine
 
 
 def fail(*arguments: object, **keywords: object) -> NoReturn:
@@ -218,6 +220,13 @@ def test_a_finished_run_has_no_checkpoint(tmp_path: Path) -> None:
     assert "checkpoint" not in list_files(tmp_path)
 
 
+@pytest.mark.parametrize("engine", [None, RecordingEngine()], ids=["local", "engine"])
+def test_random_images_can_have_fewer_networks(tmp_path: Path, engine: Engine | None) -> None:
+    plan = dataclasses.replace(make_tiny_plan(), num_networks_on_random=1)
+    records = execute_in(tmp_path, plan, engine=engine)
+    assert {record["method"]: len(record["accuracies"]) for record in records} == {"random": 1, "dm": 2}
+
+
 def test_the_grid_shows_learned_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[list[str]] = []
 
@@ -225,9 +234,13 @@ def test_the_grid_shows_learned_sets(tmp_path: Path, monkeypatch: pytest.MonkeyP
         drawn.append([condensed.provenance["method"] for condensed in sets])
 
     monkeypatch.setattr(execute, "save_grid", save_grid)
-    execute_in(tmp_path / "two-sizes", make_tiny_plan(ipcs=(1, 2)))
-    execute_in(tmp_path / "coreset-only", make_tiny_plan(methods=("random",), recipe_fields={}))
-    execute_in(tmp_path / "mixed", make_tiny_plan(methods=("random", "dm", "forgetting")))
+    plans = {
+        "two-sizes": make_tiny_plan(ipcs=(1, 2)),
+        "coreset-only": make_tiny_plan(methods=("random",), recipe_fields={}),
+        "mixed": make_tiny_plan(methods=("random", "dm", "forgetting")),
+    }
+    for name, plan in plans.items():
+        execute.save_figures(plan, execute_in(tmp_path / name, plan), "tiny", tmp_path / name)
     assert drawn == [["dm", "dm"], ["random"], ["dm"]]
 
 

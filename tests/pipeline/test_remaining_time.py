@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,14 @@ def test_finished_work_does_not_count(plan: Plan) -> None:
     remaining(100, 7.0, 0.0)
     remaining.begin("mmd-1", SCORING)
     assert remaining(20, 1.0, 0.0)[0] == 20 * (1 + 2) / 2  # the scoring of mmd-2
+
+
+def test_random_images_count_with_their_own_number_of_networks(plan: Plan) -> None:
+    for number, networks in ((None, 2), (1, 1)):
+        fewer = dataclasses.replace(plan, num_networks_on_random=number)
+        remaining = make_remaining(fewer, finished=("random-1", "mmd-2", "whole"), condensed=("mmd-1",))
+        remaining.begin("mmd-1", SCORING)
+        assert remaining(20, 1.0, 0.0)[0] == networks * 10 * (1 + 2) / 2  # the scoring of random-2
 
 
 def test_sizes_that_are_learned_at_once_count_once() -> None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 COMPARE_HELP = "Condense a dataset with all methods but variants of dm, score the sets and draw accuracy against time."
 DEFAULT_METHODS = {"run": ["random", "dm"], "condense": ["dm"]}  # by command; compare: all methods but variants
-REFERENCE_NETWORKS = 5  # that score the random images if `run` adds them to the methods
+NUM_NETWORKS_ON_RANDOM = 5  # that score the random images if `run` adds them to the methods
 RECIPE_FIELDS = ("network", "augment", "iterations", "lr", "init", "allow_fewer", "zca")  # fields that have an option
 PROTOCOL_FIELDS = ("network", "augment")  # of them, those that the protocol has too
 
@@ -55,10 +55,10 @@ def run_command(
     """Condense a dataset, score the sets and draw them (default methods: random and dm)."""
     fields = {"engine_fields": engine_fields, "load_fields": load_fields}
     arguments = _check_arguments(dataset, train, recipe_options, run_options) | fields
-    if num_networks is not None:
-        arguments["reference_networks"] = None
-    elif context.info_name == "run" and "methods" not in recipe_options and "config" not in run_options:
-        arguments["reference_networks"] = REFERENCE_NETWORKS
+    if context.info_name != "run" or "methods" in recipe_options or num_networks is not None:
+        arguments["num_networks_on_random"] = None
+    elif "config" not in run_options:
+        arguments["num_networks_on_random"] = NUM_NETWORKS_ON_RANDOM
     protocol_fields = drop_unset(protocol=protocol, num_networks=num_networks, epochs=epochs)
     methods = _default_methods(context, run_options)
     request = make_request(recipe_options, methods, protocol_fields, whole=whole, whole_epochs=whole_epochs)

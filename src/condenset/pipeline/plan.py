@@ -23,10 +23,10 @@ from condenset.methods.sharding import check_divisible
 from condenset.pipeline.request import DEFAULT_IPC, RunRequest
 from condenset.pipeline.settings import RunSettings
 from condenset.runs.snapshots import MAX_SNAPSHOTS
-from condenset.training.protocol import Protocol, is_large, make_protocol, without_overridden
+from condenset.training.protocol import Protocol, describe_protocol, is_large, make_protocol, without_overridden
 
 WHOLE = "whole"  # the name of the job that scores the whole dataset
-REFERENCE = "random"  # the method whose sets show what others gain
+RANDOM = "random"  # the method whose sets show what others gain
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +62,7 @@ class Plan(RunSettings):
         jobs: What to condense and score, in order.
         protocol: How sets are scored. None: they are not.
         whole: How the whole dataset is scored. None: it is not.
-        reference_networks: Networks that score random images, if these are fewer than those that score other sets.
+        num_networks_on_random: Networks that score random images, if these are fewer than those that score other sets.
         snapshots: Number of iterates whose images are kept for the report. It does not change the result.
         explicit: The tables `protocol` and `whole` as a config file states them, without presets.
     """
@@ -70,15 +70,15 @@ class Plan(RunSettings):
     jobs: tuple[Job, ...]
     protocol: Protocol | None = None
     whole: Protocol | None = None
-    reference_networks: int | None = None
+    num_networks_on_random: int | None = None
     snapshots: int = 0
     explicit: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "snapshots", check_int("snapshots", self.snapshots, 0, MAX_SNAPSHOTS))
-        if self.reference_networks is not None:
-            check_int("reference_networks", self.reference_networks, 1, MAX_NETWORKS)
+        if self.num_networks_on_random is not None:
+            check_int("num_networks_on_random", self.num_networks_on_random, 1, MAX_NETWORKS)
         check(bool(self.condense_jobs), "a run must have at least one job", list(self.jobs))
         names = [job.name for job in self.jobs]
         repeated = sorted({name for name in names if names.count(name) > 1})
@@ -96,8 +96,8 @@ class Plan(RunSettings):
         if self.protocol is None:
             return None
         num_networks = self.protocol.num_networks
-        if job.method == REFERENCE and self.reference_networks is not None:
-            num_networks = min(num_networks, self.reference_networks)
+        if job.method == RANDOM and self.num_networks_on_random is not None:
+            num_networks = min(num_networks, self.num_networks_on_random)
         return dataclasses.replace(self.protocol, num_networks=num_networks)
 
     def jobs_to_share(self, job: Job) -> list[Job]:
@@ -108,6 +108,15 @@ class Plan(RunSettings):
     def set_path(self, job: Job, directory: Path) -> Path:
         """Return the file of a job's set in a run directory."""
         return directory / "sets" / f"{job.name}.safetensors"
+
+
+def describe_scoring(plan: Plan) -> str:
+    """Return how sets are scored, and how many networks score random images if these are fewer."""
+    if plan.protocol is None:
+        return "none"
+    has_random, num = any(job.method == RANDOM for job in plan.jobs), plan.num_networks_on_random
+    fewer = has_random and num is not None and num < plan.protocol.num_networks
+    return describe_protocol(plan.protocol) + (f"; {RANDOM}: {num} networks" if fewer else "")
 
 
 def make_plan(data: ImageData, request: RunRequest, base: Plan | None = None, **settings: Any) -> Plan:

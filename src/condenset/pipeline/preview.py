@@ -13,11 +13,11 @@ from condenset.engine.device import ComputeDevice
 from condenset.io.bytesize import format_bytes
 from condenset.io.directories import find_unique_directory
 from condenset.methods import Recipe, method_of
-from condenset.pipeline.plan import REFERENCE, Plan
+from condenset.pipeline.plan import Plan, describe_scoring
 from condenset.pipeline.request import RunRequest
 from condenset.pipeline.run import plan_run
 from condenset.runs.directory import default_run_directory
-from condenset.training.protocol import Protocol, describe_protocol
+from condenset.training.protocol import describe_protocol
 
 ADVISED_SIZE = 64  # pixels; larger images make most runs slow
 HIDDEN_FIELDS = ("ipc", "allow_fewer")  # of recipes
@@ -41,19 +41,12 @@ def preview_run(request: RunRequest, *, out: Path | None = None, **arguments: An
             job.recipe, splits.train, compute, plan.memory_limit
         )
     if plan.protocol:
-        rows["scoring"] = _describe_scoring(plan, plan.protocol)
+        rows["scoring"] = describe_scoring(plan)
     if plan.whole:
         rows["whole dataset"] = describe_protocol(plan.whole)
     rows["directory"] = str(out or find_unique_directory(default_run_directory(splits.train.name)))
     advice = advise_size(plan, splits.train)
     return {**rows, "advice": advice} if advice else rows
-
-
-def _describe_scoring(plan: Plan, protocol: Protocol) -> str:
-    """Return how sets are scored, and how many networks score random images if these are fewer."""
-    references = [plan.protocol_of(job) for job in plan.condense_jobs if job.method == REFERENCE]
-    numbers = {reference.num_networks for reference in references if reference} - {protocol.num_networks}
-    return describe_protocol(protocol) + "".join(f"; {REFERENCE}: {number} networks" for number in numbers)
 
 
 def describe_splits(splits: Splits, options: LoadOptions) -> Preview:

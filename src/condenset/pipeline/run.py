@@ -39,8 +39,16 @@ ShowResult = Callable[[RunResult], None]
 
 RECIPE = "recipe.toml"
 CONFIG_SETTINGS = (
-    "dataset", "seed", "device", "precision", "threads", "memory_limit", "snapshots", "data_dir", "reference_networks"
-)  # fmt: skip
+    "dataset",
+    "seed",
+    "device",
+    "precision",
+    "threads",
+    "memory_limit",
+    "snapshots",
+    "data_dir",
+    "num_networks_on_random",
+)
 DEFAULT_SNAPSHOTS = 10
 
 
@@ -102,7 +110,7 @@ def plan_run(
             is held out.
         engine_fields: Fields of `EngineOptions`.
         settings: Settings of the plan: `seed`, `device`, `precision`, `memory_limit`, `snapshots`, `data_dir`,
-            `reference_networks`.
+            `num_networks_on_random`.
     """
     base = read_plan(config) if config else None
     engine_options = (base.engine_options if base else EngineOptions()).override(**engine_fields)

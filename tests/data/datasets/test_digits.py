@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+
 from condenset.data import load
 
 
@@ -17,3 +20,8 @@ def test_digits_are_split_per_class_and_scaled_exactly() -> None:
     assert splits.test.images[0, 0].tolist() == expected
     assert [splits.train.images.min(), splits.train.images.max()] == [0, 255]
     assert "every fifth" in splits.test.source
+
+
+def test_scikit_learn_is_not_imported() -> None:
+    script = "import sys, condenset as cs; cs.load('digits'); print('sklearn' in sys.modules)"
+    assert subprocess.check_output([sys.executable, "-c", script], text=True) == "False\n"

@@ -154,6 +154,14 @@ def test_memory_estimate_includes_the_networks() -> None:
     assert two - one == one - random == estimate_network_bytes(make_recipe(pool_size=1), DATA, CPU)
 
 
+def test_memory_estimate_includes_the_images_that_calibrate() -> None:
+    one, most, every, none = (
+        estimate_memory(DATA, make_recipe(ipc=6, **fields), CPU, None)
+        for fields in ({"calibration_images": 1}, {"calibration_images": 9}, {}, {"calibration": 0})
+    )
+    assert none < one < most == every
+
+
 @pytest.mark.parametrize("stops", [(1, 6, 8), (13,)])
 def test_interrupted_pool_resumes_to_the_same_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stops: tuple[int, ...]

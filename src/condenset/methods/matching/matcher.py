@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -93,7 +93,8 @@ class Matcher(LearningProblem):
             batch_size=self.batch_size,
             parametrization=parametrization,
         )
-        self.chunks = self.sets.split(max_classes_per_pass(data, run, memory, batch_norm=batch_norm))
+        max_classes = max_classes_per_pass(data, run, memory, batch_norm=batch_norm)
+        self.chunks = self.sets.split(max_classes, self.recipe.calibration_images if calibration else 0)
         self.provenance = provenance or {}
 
     @property
@@ -186,25 +187,24 @@ class Matcher(LearningProblem):
     def calibrate(self, classifier: dict[str, Tensor], images_KICHW: Tensor, chunk: Chunk) -> Tensor:
         """Return the cross-entropy of synthetic images under a trained network: class means, summed and weighted."""
         assert self.classify is not None
-        total = torch.zeros((), device=self.clock.device)
-        mask = chunk.synthetic
-        columns: Iterable[tuple[slice, Tensor | None]] = self.sets.split_columns(chunk)
-        if self.recipe.calibration_images:
-            index_KI, columns = self.sets.take_turns(chunk, self.recipe.calibration_images, self.clock)
-            images_KICHW, mask = _take_columns(images_KICHW, index_KI), PaddingMask(None, None)
+        mask, columns, turns = chunk.synthetic, self.sets.decoded_columns, chunk.turns
+        if turns is not None:
+            images_KICHW, mask, columns = turns.take(images_KICHW, self.clock), turns.mask, turns.columns
         labels_KI = (self.data.first_class + chunk.classes_K)[:, None].expand(images_KICHW.shape[:2])
         logits_KIL = self._apply(self.classify, classifier, images_KICHW, mask)
         entropy_KI = F.cross_entropy(logits_KIL.float().mT, labels_KI, reduction="none")
-        for part, weight_KI in columns:
-            part_KI = entropy_KI[:, part]
+        total = torch.zeros((), device=self.clock.device)
+        for part in columns:
+            part_KI, weight_KI = entropy_KI[:, part], mask.weights(part)
             total = total + (part_KI.mean(1) if weight_KI is None else (part_KI * weight_KI).sum(1)).sum()
         return self.calibration * total
 
     def distance(self, real_KBF: Tensor, synthetic_KIF: Tensor, chunk: Chunk) -> Tensor:
         """Return the objective, summed over the classes of a chunk and the sets."""
         total = torch.zeros((), device=self.clock.device)
-        for columns, weight_KI in self.sets.split_columns(chunk):
-            distance_K = self.objective(real_KBF, synthetic_KIF[:, columns], chunk.real.weight_KN, weight_KI)
+        for columns in self.sets.decoded_columns:
+            weights = chunk.real.weight_KN, chunk.synthetic.weights(columns)
+            distance_K = self.objective(real_KBF, synthetic_KIF[:, columns], *weights)
             total = total + distance_K.sum()
         return total
 
@@ -265,11 +265,3 @@ class Matcher(LearningProblem):
         if self.stream is not None:
             self.stream.close()
             self.stream = None  # it refers to this object
-
-
-def _take_columns(images_KICHW: Tensor, index_KJ: Tensor) -> Tensor:
-    """Return the (K, J, C, H, W) images at these columns, which may differ between the rows."""
-    num_rows, num_columns = images_KICHW.shape[:2]
-    first_K1 = num_columns * torch.arange(num_rows, device=index_KJ.device)[:, None]
-    taken = images_KICHW.flatten(0, 1).index_select(0, (first_K1 + index_KJ).flatten())
-    return taken.view(*index_KJ.shape, *images_KICHW.shape[2:])

@@ -3,12 +3,12 @@
 Sets of several sizes share the real batches of every iteration. Their images are columns of one tensor. Classes that
 have fewer images than the widest are padded; weights exclude the padding from every mean. With a partition, the learned
 images are compact, and `decode` gives the images that networks see: D of them for every compact image.
-Shapes: K classes, I synthetic images per class of all sets, N images of a row, S sets, J images that take turns.
+Shapes: K classes, I synthetic images per class of all sets, N images of a row, J of a class that calibrate.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -35,6 +35,10 @@ class PaddingMask(NamedTuple):
     weight_KN: Tensor | None  # weight of each image in the mean of its class, 0 for padding
     positions: Tensor | None  # of the images in the flattened rows
 
+    def weights(self, columns: slice) -> Tensor | None:
+        """Return the weights of some columns."""
+        return None if self.weight_KN is None else self.weight_KN[:, columns]
+
 
 class SetSlice(NamedTuple):
     """The columns of one set."""
@@ -49,6 +53,28 @@ class SetSlice(NamedTuple):
         return int(self.columns.stop - self.columns.start)
 
 
+class Turns(NamedTuple):
+    """The decoded images of a chunk that the calibration uses: those of a class and a set take turns.
+
+    A class uses `num` of its `count` images in an iteration. They start in column `first`.
+    """
+
+    columns: list[slice]  # of each set
+    mask: PaddingMask
+    first_KJ: Tensor
+    offset_KJ: Tensor
+    num_KJ: Tensor
+    count_KJ: Tensor
+
+    def take(self, images_KICHW: Tensor, clock: Tensor) -> Tensor:
+        """Return the (K, J, C, H, W) images of an iteration."""
+        index_KJ = self.first_KJ + (clock * self.num_KJ + self.offset_KJ) % self.count_KJ
+        num_rows, num_columns = images_KICHW.shape[:2]
+        row_K1 = num_columns * torch.arange(num_rows, device=index_KJ.device)[:, None]
+        taken = images_KICHW.flatten(0, 1).index_select(0, (row_K1 + index_KJ).flatten())
+        return taken.view(*index_KJ.shape, *images_KICHW.shape[2:])
+
+
 class Chunk(NamedTuple):
     """Classes that pass through the network together; chunks bound the memory."""
 
@@ -56,7 +82,7 @@ class Chunk(NamedTuple):
     classes_K: Tensor
     real: PaddingMask
     synthetic: PaddingMask
-    num_decoded_SK: Tensor  # decoded images of each set and class
+    turns: Turns | None  # None: all images calibrate in every iteration
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,41 +153,39 @@ class SyntheticSets:
         state = {"images": self.images_KICHW, "velocity": self.velocity}
         return state if self.average is None else state | {"average": self.average}
 
-    def split(self, max_classes: int) -> list[Chunk]:
+    @property
+    def decoded_columns(self) -> list[slice]:
+        """The columns of each set among the decoded images."""
+        return [slice(self.num_decoded * s.columns.start, self.num_decoded * s.columns.stop) for s in self.slices]
+
+    def split(self, max_classes: int, calibration_images: int = 0) -> list[Chunk]:
         """Split the classes into chunks of at most `max_classes`."""
         real_weight_KB = mean_weights([min(self.batch_size, count) for count in self.class_counts], self.batch_size)
         compact_weight_KI = torch.cat([mean_weights(s.counts, s.width) for s in self.slices], 1)
         synthetic_weight_KI = compact_weight_KI.repeat_interleave(self.num_decoded, 1) / self.num_decoded
-        num_decoded_SK = self.num_decoded * torch.tensor([s.counts for s in self.slices], device=self.device)
         chunks = []
         for rows in split_evenly(len(self.class_counts), max_classes):
             classes_K = torch.arange(rows.start, rows.stop, device=self.device)
             real, synthetic = self._mask(real_weight_KB[rows]), self._mask(synthetic_weight_KI[rows])
-            chunks.append(Chunk(rows, classes_K, real, synthetic, num_decoded_SK[:, rows]))
+            turns = self._make_turns(rows, calibration_images) if calibration_images else None
+            chunks.append(Chunk(rows, classes_K, real, synthetic, turns))
         return chunks
 
-    def split_columns(self, chunk: Chunk) -> Iterator[tuple[slice, Tensor | None]]:
-        """Yield the columns of each set among the decoded images of a chunk, and their weights."""
-        weight_KI = chunk.synthetic.weight_KN
-        for set_slice in self.slices:
-            columns = slice(*(self.num_decoded * edge for edge in (set_slice.columns.start, set_slice.columns.stop)))
-            yield columns, None if weight_KI is None else weight_KI[:, columns]
-
-    def take_turns(self, chunk: Chunk, num: int, clock: Tensor) -> tuple[Tensor, list[tuple[slice, None]]]:
-        """Return which decoded images to use in an iteration (K, J), and the columns of each set among them.
-
-        All images of a class take turns. A set contributes `num` of them, or as many as its largest class has.
-        """
-        indices: list[Tensor] = []
-        columns: list[tuple[slice, None]] = []
-        end = 0
-        for set_slice, counts_K in zip(self.slices, chunk.num_decoded_SK, strict=True):
-            first = self.num_decoded * set_slice.columns.start
-            positions_J = torch.arange(min(num, self.num_decoded * set_slice.width), device=self.device)
-            indices.append(first + (clock * len(positions_J) + positions_J) % counts_K[:, None])
-            columns.append((slice(end, end + len(positions_J)), None))
-            end += len(positions_J)
-        return torch.cat(indices, 1), columns
+    def _make_turns(self, rows: slice, num: int) -> Turns:
+        """Return how the decoded images of these classes take turns, with `num` of a class and set per iteration."""
+        columns, tables, end = [], [], 0
+        for set_slice, decoded in zip(self.slices, self.decoded_columns, strict=True):
+            counts = [self.num_decoded * count for count in set_slice.counts[rows]]
+            nums = [min(num, count) for count in counts]
+            width = max(nums)
+            offset_KJ = torch.arange(width).expand(len(counts), -1)
+            num_KJ, count_KJ = (torch.tensor(numbers)[:, None].expand(-1, width) for numbers in (nums, counts))
+            first_KJ = torch.full_like(offset_KJ, decoded.start)
+            tables.append((first_KJ, offset_KJ, num_KJ, count_KJ, mean_weights(nums, width)))
+            columns.append(slice(end, end + width))
+            end += width
+        *indices, weight_KJ = (torch.cat(parts, 1) for parts in zip(*tables, strict=True))
+        return Turns(columns, self._mask(weight_KJ), *(table.to(self.device) for table in indices))
 
     def _mask(self, weight_KN: Tensor) -> PaddingMask:
         if bool(weight_KN.all()):

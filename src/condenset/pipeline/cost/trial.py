@@ -147,7 +147,8 @@ def measure_loop(data: ImageData, recipe: Recipe, run: TrialRun) -> LoopTiming:
     if not run.samples:
         return LoopTiming(peak_bytes=peak_bytes)
     first_time, first_step = run.samples[0]
-    step_seconds = median_step_seconds(run.samples) if len(run.samples) > 1 else first_time - run.began
+    has_pairs = run.samples[-1][1] > first_step  # not if the recipe has one iteration
+    step_seconds = median_step_seconds(run.samples) if has_pairs else first_time - run.began
     return LoopTiming(
         num_steps=run.num_steps,
         step_seconds=step_seconds,

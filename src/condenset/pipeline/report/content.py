@@ -20,7 +20,7 @@ from condenset.networks import to_embedding
 from condenset.pipeline.config import read_plan
 from condenset.pipeline.datasets import reload_data
 from condenset.pipeline.execute import WHOLE_NETWORK
-from condenset.pipeline.plan import Plan
+from condenset.pipeline.plan import Plan, describe_scoring
 from condenset.pipeline.report.snapshot_scores import read_snapshot_scores
 from condenset.pipeline.results import RECORD_FIELDS, Record, read_record_file
 from condenset.report.html import FeatureNetwork, ReportContent, ReportedSet
@@ -188,7 +188,7 @@ def _describe_plan(plan: Plan, sets: list[ReportedSet], directory: Path) -> dict
         "command": format_command("run" if plan.protocol else "condense", "--config", directory / "recipe.toml"),
         "dataset": plan.dataset,
         "seed": str(plan.seed),
-        "scoring": describe_protocol(plan.protocol) if plan.protocol else "none",
+        "scoring": describe_scoring(plan),
         "whole dataset": describe_protocol(plan.whole) if plan.whole else "not scored",
         **{label: str(provenance[name]) for label, name in PROVENANCE_FIELDS.items() if name in provenance},
         "training images": f"fingerprint {plan.fingerprint}",
