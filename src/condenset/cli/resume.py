@@ -17,7 +17,7 @@ from condenset.cli.evaluation_options import PerClass
 from condenset.cli.option_groups import OptionValues, expand_groups
 from condenset.cli.options import AsJson, Report, ResumeDataDir, ResumeDevice, ResumeMemoryLimit, expand_path
 from condenset.cli.paper import experiment_session, print_experiment
-from condenset.cli.run_display import print_run, print_run_files, run_session
+from condenset.cli.run_display import print_drawn_files, print_run, run_session
 from condenset.cli.signals import exit_on_signal
 from condenset.cli.startup import import_torch
 from condenset.errors import UserError
@@ -89,7 +89,7 @@ def _resume(directory: Path, per_class: bool, as_json: bool, report: bool, hint:
         session = functools.partial(_run_session, hint=hint, dataset=changes["moved_to"])
         show_result = functools.partial(print_run, as_json=as_json, per_class=per_class)
         result = resume_run(directory, session=session, show_result=show_result, report=report, **changes)
-        print_run_files(result, as_json=as_json)
+        print_drawn_files(result, as_json=as_json)
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ from condenset.cli.console import print_line, print_preview
 from condenset.cli.evaluation_options import Epochs, NumNetworks, PerClass, ProtocolName, Whole, WholeEpochs
 from condenset.cli.option_groups import OptionValues, expand_groups
 from condenset.cli.options import Dataset, Report, Train
-from condenset.cli.run_display import format_plan_command, print_run, print_run_files, run_session
+from condenset.cli.run_display import format_plan_command, print_drawn_files, print_run, run_session
 from condenset.cli.startup import import_torch
 from condenset.errors import UserError
 
@@ -168,4 +168,4 @@ def _start(
         session = functools.partial(run_session, tensorboard=tensorboard, **options)
         show_result = functools.partial(print_run, as_json=as_json, per_class=per_class)
         result = start_run(request, session=session, show_result=show_result, report=report, **arguments)
-        print_run_files(result, as_json=as_json)
+        print_drawn_files(result, as_json=as_json)

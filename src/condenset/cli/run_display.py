@@ -20,13 +20,8 @@ if TYPE_CHECKING:
     from condenset.runs.context import RunContext
 
 MAX_METHODS = 4  # that the first line names
-OUTPUT_FILES = {
-    "picture": "grid.png",
-    "chart": "chart.png",
-    "sets": "sets",
-    "results": "results.json",
-    "report": "report.html",
-}
+RESULT_FILES = {"sets": "sets", "results": "results.json"}
+DRAWN_FILES = {"picture": "grid.png", "chart": "chart.png", "report": "report.html"}
 
 
 @contextlib.contextmanager
@@ -113,12 +108,14 @@ def _describe_images(splits: Splits, *, has_test: bool) -> str:
 
 
 def print_run(result: RunResult, *, as_json: bool, per_class: bool = False) -> None:
-    """Print the records of a run."""
+    """Print the records of a run and the paths of its files, except those that are drawn later."""
     print_records(result.records, as_json, per_class=per_class)
-
-
-def print_run_files(result: RunResult, *, as_json: bool) -> None:
-    """Print the paths of the files that a run wrote."""
     if not as_json:
         print_line()
-        print_files(result.directory, **OUTPUT_FILES)
+        print_files(result.directory, **RESULT_FILES)
+
+
+def print_drawn_files(result: RunResult, *, as_json: bool) -> None:
+    """Print the paths of the pictures and the report of a run."""
+    if not as_json:
+        print_files(result.directory, **DRAWN_FILES)
