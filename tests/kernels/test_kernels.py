@@ -235,11 +235,11 @@ def test_sgd_step(num: int) -> None:
     assert (int(clock), int(position)) == (8, 26)
 
 
-@pytest.mark.parametrize(("channels", "size", "partition"), [(3, 8, 2), (1, 9, 3), (3, 20, 5)])
+@pytest.mark.parametrize(("channels", "size", "partition"), [(3, 8, 2), (1, 9, 3), (3, 20, 4)])
 def test_low_frequencies(channels: int, size: int, partition: int, monkeypatch: pytest.MonkeyPatch) -> None:
     mean, std = (0.5, 0.3, 0.4)[:channels], (0.2, 0.3, 0.25)[:channels]
     parts = NormalizedParts(PartLayout(partition, "dct"), mean, std, torch.device("cpu"))
-    stored = torch.randn(2, 3, channels, size, size, requires_grad=True)
+    stored = torch.randn(2, 1, channels, size, size, requires_grad=True)
     plain = parts.decode(stored)
     target = torch.randn(plain.shape)
     (plain_grad,) = torch.autograd.grad((plain * target).sum(), stored)
