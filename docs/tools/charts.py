@@ -1,6 +1,6 @@
 """Draw pictures of the guides.
 
-python docs/tools/charts.py    # after the records of CIFAR-10 or the augmentation have changed
+python docs/tools/charts.py    # after the records of CIFAR-10 or digits or the augmentation have changed
 """
 
 from __future__ import annotations
@@ -31,10 +31,15 @@ def select_points() -> list[Record]:
     for record in (record for name in FILES for record in read_records(name)):
         fits = record.get("test", "default") == "default" and record["norm"] == "instance"
         if record["method"] == "whole":
-            points["whole", None] = {**record, "ipc": None}
+            points["whole", None] = without_ipc_of_whole(record)
         elif fits and record["ipc"] in (1, 10, 50) and record["network"] == "convnet" and record["method"] != "dd":
             points.setdefault((record["method"], record["ipc"]), record)
     return list(points.values())
+
+
+def without_ipc_of_whole(record: Record) -> Record:
+    """Return a record as a chart expects it: the whole dataset has no number of images per class."""
+    return {**record, "ipc": None} if record["method"] == "whole" else record
 
 
 def draw_augmentation(path: Path) -> None:
@@ -57,7 +62,11 @@ def draw_augmentation(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    chart = IMAGES / "choose-method.png"
-    save_comparison(select_points(), "CIFAR-10, one H200", chart)
-    chart.with_suffix(".svg").unlink()  # the page shows the smaller file
+    charts = {
+        "choose-method.png": (select_points(), "CIFAR-10, one H200"),
+        "compare-digits.png": (list(map(without_ipc_of_whole, read_records("digits-compare.json"))), "digits"),
+    }
+    for name, (records, title) in charts.items():
+        save_comparison(records, title, IMAGES / name)
+        (IMAGES / name).with_suffix(".svg").unlink()  # the pages show the smaller files
     draw_augmentation(IMAGES / "augmentation.png")

@@ -44,7 +44,20 @@ def test_features_are_those_of_the_blocks(features: str) -> None:
     }[features]
     actual = networks.to_embedding(network, features)(images)
     torch.testing.assert_close(actual, torch.cat(expected, 1))
-    assert not any(block._forward_hooks for block in network.blocks)
+    assert not any(module._forward_hooks for module in network.modules())
+
+
+@pytest.mark.parametrize("spec", ["convnet(width=4, depth=2)", "convnet(width=4, depth=2, pooling=none)", "resnet18"])
+def test_unpooled_features_are_those_of_the_activations(spec: str) -> None:
+    network, images = build_network(spec), torch.randn(3, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    maps, embedding, pooled = [], network.embed(images), images
+    for block in network.blocks if spec != "resnet18" else ():
+        maps.append(block.activation(block.norm(block.conv(pooled))))
+        pooled = block.pool(maps[-1])
+    if spec == "resnet18":
+        maps = block_maps(network, torch.relu(network.norm(network.stem(images))))
+    expected = torch.cat([*(block.flatten(1) for block in maps), embedding], 1)
+    torch.testing.assert_close(networks.to_embedding(network, "unpooled")(images), expected)
 
 
 @pytest.mark.parametrize("features", ["blocks", "attention"])

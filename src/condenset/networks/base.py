@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
+import torch
 from torch import Tensor, nn
 
 from condenset.errors import UserError
-from condenset.networks.block_features import concatenate_features
+from condenset.networks.block_features import list_features
 
 
 class Network(nn.Module, ABC):
@@ -16,7 +17,7 @@ class Network(nn.Module, ABC):
     Attributes:
         blocks: Blocks of convolutions, if the network has any.
         classifier: The final linear layer.
-        feature_kind: What an embedding without classifier returns: "last", "blocks" or "attention".
+        feature_kind: What an embedding without classifier returns: "last", "blocks", "attention" or "unpooled".
     """
 
     blocks: nn.Sequential
@@ -34,16 +35,19 @@ class Network(nn.Module, ABC):
 
     def forward(self, images: Tensor) -> Tensor:
         """Map images (N, C, H, W) to logits (N, K). Subclasses do not override this."""
-        features = self.embed(images) if self.feature_kind == "last" else self._embed_blocks(images)
+        features = self.embed(images) if self.feature_kind == "last" else torch.cat(self.block_features(images), 1)
         logits: Tensor = self.classifier(features)
         return logits
 
-    def _embed_blocks(self, images: Tensor) -> Tensor:
-        """Return features (N, F) of all blocks."""
+    def block_features(self, images: Tensor) -> list[Tensor]:
+        """Return features (N, F) of every block. Those before a pooling need `kernels.disable_kernels`."""
         maps: list[Tensor] = []
-        hooks = [block.register_forward_hook(lambda module, args, out: maps.append(out)) for block in self.blocks]
+        modules = [
+            getattr(block, "activation", block) if self.feature_kind == "unpooled" else block for block in self.blocks
+        ]
+        hooks = [module.register_forward_hook(lambda module, args, out: maps.append(out)) for module in modules]
         try:
-            return concatenate_features(self.feature_kind, maps, self.embed(images))
+            return list_features(self.feature_kind, maps, self.embed(images))
         finally:
             for hook in hooks:
                 hook.remove()

@@ -5,7 +5,6 @@ Shapes: N images, C channels, H and W of a map, F features.
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 
 FEATURES = ("last", "blocks", "attention")
@@ -13,17 +12,19 @@ ATTENTION_POWER = 4
 ATTENTION_WEIGHT = 100.0  # of a squared distance of attention, relative to that of the embedding
 
 
-def concatenate_features(kind: str, maps: list[Tensor], embedding_NF: Tensor) -> Tensor:
-    """Return (N, F) features of images.
+def list_features(kind: str, maps: list[Tensor], embedding_NF: Tensor) -> list[Tensor]:
+    """Return (N, F) features of images: a tensor for every block.
 
     Args:
         kind: "blocks": the maps of every block. "attention": the embedding, and where the maps of the earlier blocks
-            are large (Sajedi et al., ICCV 2023).
-        maps: (N, C, H, W) output of every block; the last one gives the embedding.
+            are large (Sajedi et al., ICCV 2023). "unpooled": the maps of every block before its pooling, and the
+            embedding.
+        maps: (N, C, H, W) output of every block, or of its activation; the last one gives the embedding.
         embedding_NF: The embedding.
     """
-    earlier = [_attention(block_maps) if kind == "attention" else block_maps.flatten(1) for block_maps in maps[:-1]]
-    return torch.cat([*earlier, embedding_NF], 1)
+    blocks = maps if kind == "unpooled" else maps[:-1]
+    features = [_attention(block_maps) if kind == "attention" else block_maps.flatten(1) for block_maps in blocks]
+    return [*features, embedding_NF]
 
 
 def _attention(maps_NCHW: Tensor) -> Tensor:

@@ -15,8 +15,8 @@ def to_embedding(network: nn.Module, features: str = "last") -> nn.Module:
 
     Args:
         network: The network.
-        features: "last" for the embedding; "blocks" or "attention" for features of all blocks of a built-in network,
-            as `concatenate_features` computes them.
+        features: "last" for the embedding; "blocks", "attention" or "unpooled" for features of all blocks of a built-in
+            network, as `list_features` computes them.
 
     Returns:
         A module with the same parameters, except those of the classifier:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import condenset as cs
 from condenset import networks
 from condenset.engine import ComputeDevice
-from condenset.methods.gradient.cafe import LAST_WEIGHT, CAFERecipe, FeatureAlignment
+from condenset.methods.gradient.cafe import CAFERecipe, FeatureAlignment
 from condenset.methods.gradient.dcc import DCCRecipe, JointGradientMatching
 from condenset.methods.gradient.gradient_matching import GradientMatching
 from condenset.methods.gradient.idc import EfficientMatching, IDCRecipe
@@ -189,16 +189,18 @@ def test_cafe_aligns_all_layers_and_classifies_by_class_means(counts: list[int],
     images = problem.images_NCHW.clone().requires_grad_()
 
     def layers(batch: Tensor) -> list[Tensor]:
-        first = network.blocks[0](batch)
-        return [first.flatten(1), network.blocks[1](first).flatten(1)]
+        first, second = network.blocks
+        before = first.activation(first.norm(first.conv(batch)))
+        last = second.activation(second.norm(second.conv(first.pool(before))))
+        return [features.flatten(1) for features in (before, last, second.pool(last))]
 
     real = [layers(batch) for batch in real_batches(problem)]
     synthetic = [layers(part) for part in split_by_class(images, counts)]
-    loss, centres = torch.zeros(()), torch.stack([last.mean(0) for _, last in synthetic])
+    loss, centres = torch.zeros(()), torch.stack([layers[-1].mean(0) for layers in synthetic])
     for label, (real_layers, synthetic_layers) in enumerate(zip(real, synthetic, strict=True)):
-        for weight, a, b in zip((0.7, LAST_WEIGHT), real_layers, synthetic_layers, strict=True):
+        for weight, a, b in zip((0.7, 1, 2), real_layers, synthetic_layers, strict=True):
             loss = loss + weight * (a.mean(0) - b.mean(0)).square().sum()
-        for feature in real_layers[1]:
+        for feature in real_layers[-1]:
             loss = loss + 0.3 * (torch.logsumexp(centres @ feature, 0) - centres[label] @ feature)
     (expected,) = torch.autograd.grad(loss, images)
     before = problem.images_NCHW.clone()
@@ -243,7 +245,8 @@ def test_recipes_have_the_published_settings() -> None:
     assert (dcc.lr, dcc.warmup, DCCRecipe(ipc=1).loops) == (0.1, 0.25, (10, 5))
     assert (idc.iterations, idc.loops, idc.batch_size, idc.train_images) == (2000, (100, 1), 64, 2000)
     assert (idc.partition, idc.augment, idc.lr) == (2, "color+crop+cutout", 0.125)
-    assert (cafe.iterations, cafe.lr, cafe.batch_size, cafe.layer_weight) == (2000, 0.1, 256, 0.4)
+    assert (cafe.iterations, cafe.lr, cafe.batch_size, cafe.layer_weight) == (2000, 0.1, 256, 0.1)
+    assert (cafe.loops, CAFERecipe(ipc=1).loops, CAFERecipe(ipc=50).loops) == ((25, 10), (20, 10), (30, 10))
     assert DCCRecipe(ipc=np.int64(10)).loops == (10, 50)
 
 

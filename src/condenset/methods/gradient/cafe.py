@@ -7,9 +7,10 @@ class, are to classify it.
 - Settings of the paper (CVPR 2022): 2,000 networks, learning rate 0.1, halved after 60, 80 and 90% of the run, 256 real
   images per class, images that start from noise, no augmentation, weights 0.1 of the earlier layers and 0.01 of the
   classification.
+- Layers are compared before their pooling, the last one also after it, with weight 2.
 - The paper ends the steps with a network once its accuracy changes little within ten, and its training once the
-  accuracy changes by enough within ten epochs. Here there are always ten of both.
-- Layers are compared after their pooling, with four times the weight.
+  accuracy changes by enough within ten epochs. Here the numbers are fixed: 20 to 30 steps, about what this rule gives,
+  and ten epochs, which is its minimum and the usual case.
 
 Shapes: K classes, B real and I synthetic images per class, F features of all layers, L of which of the last.
 """
@@ -18,14 +19,15 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from condenset import networks
+from condenset import kernels, networks
 from condenset.config import check_non_negative_field
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
@@ -39,8 +41,7 @@ from condenset.methods.recipe import GradientMatchingRecipe
 from condenset.methods.samplers import remove_classifier
 from condenset.runs.context import RunContext
 
-POOLED = 4.0  # weight of maps after their 2x2 pooling, which gives gradients like those of maps before it
-LAST_WEIGHT = POOLED + 2  # the published code compares the last layer before its pooling, and twice after it
+EMBEDDING_WEIGHT = 2.0  # of the last layer after its pooling; before it, the weight is 1
 Parameters = dict[str, Tensor]  # by name
 HALVINGS = (0.6, 0.8, 0.9)  # shares of the run after which the learning rate is halved
 
@@ -50,18 +51,18 @@ class CAFERecipe(GradientMatchingRecipe):
     """Settings of CAFE.
 
     Attributes:
-        outer_steps: Steps of the images with each network.
-        inner_epochs: Epochs of the network on the images between two of those steps.
+        outer_steps: Steps of the images with each network. None: by `ipc`.
+        inner_epochs: Epochs of the network on the images between two of those steps. None: 10.
         layer_weight: Weight of the features of the layers before the last.
         discrimination: Weight of the cross-entropy of real images that synthetic class means classify.
     """
 
+    published_loops: ClassVar[Mapping[int, tuple[int, int]]] = {1: (20, 10), 10: (25, 10), 50: (30, 10)}
+
     iterations: int = 2000
-    outer_steps: int | None = 10
-    inner_epochs: int | None = 10
     init: str = "noise"
     augment: str = "none"
-    layer_weight: float = 0.1 * POOLED
+    layer_weight: float = 0.1
     discrimination: float = 0.01
 
     def __post_init__(self) -> None:
@@ -83,12 +84,21 @@ class FeatureAlignment(GradientMatching):
     def _compile(self, spec: str) -> None:
         """Build the functions that map parameters and images to features."""
         is_built_in = isinstance(self.network, networks.Network)
-        kind = "blocks" if is_built_in and hasattr(self.network, "blocks") else "last"
+        kind = "unpooled" if is_built_in and hasattr(self.network, "blocks") else "last"
         embedding = networks.to_embedding(copy.deepcopy(self.network), kind)
         self.prefix = "" if is_built_in else "network."  # of the names of parameters within the embedding
-        compiling = not self.networks.on_host
-        self.embed = functional_forward(embedding, self.run.compute, compiling=compiling)
+        with kernels.disable_kernels(blocks_only=True):  # they do not return the maps before a pooling
+            self.embed = functional_forward(embedding, self.run.compute, compiling=not self.networks.on_host)
         self.num_last = self.network.num_features if isinstance(self.network, networks.Network) else None
+        weight_F = torch.tensor([1 + EMBEDDING_WEIGHT]) if kind == "last" else self._layer_weights(embedding)
+        self.weight_F = weight_F.to(self.run.compute.device)
+
+    def _layer_weights(self, embedding: Any) -> Tensor:
+        """Return the weight of each feature of an embedding of blocks."""
+        images = torch.empty(1, self.data.channels, self.data.size, self.data.size, device="meta")
+        features = copy.deepcopy(embedding).to("meta").block_features(images)
+        weights = [*[self.recipe.layer_weight] * (len(features) - 2), 1.0, EMBEDDING_WEIGHT]
+        return torch.tensor(weights).repeat_interleave(torch.tensor([feature.shape[1] for feature in features]))
 
     @property
     def num_parts(self) -> int:
@@ -112,14 +122,12 @@ class FeatureAlignment(GradientMatching):
 
     def loss(self, real_mean_KF: Tensor, real_last_KBL: Tensor, mean_KF: Tensor, chunk: Chunk) -> Tensor:
         """Return the weighted distance of the means, and the cross-entropy of the classification by the means."""
-        num_last = real_last_KBL.shape[2]
-        squares_KF = (real_mean_KF - mean_KF).square()
-        earlier, last = squares_KF[:, :-num_last].sum(), squares_KF[:, -num_last:].sum()
-        logits_KBK = real_last_KBL @ mean_KF[:, -num_last:].mT
+        distance = ((real_mean_KF - mean_KF).square() * self.weight_F).sum()
+        logits_KBK = real_last_KBL @ mean_KF[:, -real_last_KBL.shape[2] :].mT
         labels_KB = chunk.classes_K[:, None].expand(logits_KBK.shape[:2])
         entropies = F.cross_entropy(logits_KBK.flatten(0, 1), labels_KB.flatten(), reduction="none")
         entropy = (entropies * (chunk.real_weight_KB > 0).flatten()).sum()  # without padding
-        return self.recipe.layer_weight * earlier + LAST_WEIGHT * last + self.recipe.discrimination * entropy
+        return distance + self.recipe.discrimination * entropy
 
     @torch.no_grad()
     def embed_real(self, parameters: Parameters, real_KBCHW: Tensor, chunk: Chunk) -> tuple[Tensor, Tensor]:
@@ -128,7 +136,7 @@ class FeatureAlignment(GradientMatching):
         for part in self.real_parts:
             features_KBF = self.embed_images(parameters, real_KBCHW[part])
             means.append(class_means(features_KBF, chunk.real_weight_KB[part]))
-            last.append(features_KBF[:, :, -(self.num_last or features_KBF.shape[2]) :])
+            last.append(features_KBF[:, :, -(self.num_last or features_KBF.shape[2]) :].float())
             self._check_stop()
         return torch.cat(means), torch.cat(last)
 
@@ -140,9 +148,10 @@ class FeatureAlignment(GradientMatching):
         return remove_classifier(views) | self.buffers
 
     def embed_images(self, parameters: Parameters, images_KNCHW: Tensor) -> Tensor:
-        """Return (K, N, F) features of all layers in float32."""
-        features: Tensor = self.embed(parameters, images_KNCHW.flatten(0, 1).to(self.dtype))
-        return features.float().view(*images_KNCHW.shape[:2], -1)
+        """Return (K, N, F) features of all layers."""
+        with kernels.disable_kernels(blocks_only=True):
+            features: Tensor = self.embed(parameters, images_KNCHW.flatten(0, 1).to(self.dtype))
+        return features.view(*images_KNCHW.shape[:2], -1)
 
     def update(self, images_NCHW: Tensor, velocity: Tensor, gradient: Tensor) -> None:
         """Update images by SGD with momentum and a learning rate that is halved three times."""
@@ -153,8 +162,8 @@ class FeatureAlignment(GradientMatching):
 
 
 def class_means(features_KNF: Tensor, weight_KN: Tensor) -> Tensor:
-    """Return the (K, F) mean features of each class; padding has weight 0."""
-    return (features_KNF * weight_KN[:, :, None]).sum(1)
+    """Return the (K, F) mean features of each class in float32; padding has weight 0."""
+    return torch.bmm(weight_KN[:, None], features_KNF.float())[:, 0]
 
 
 def condense(data: ImageData, recipe: CAFERecipe, run: RunContext) -> CondensedSet:
