@@ -13,9 +13,9 @@ def record_training_steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     batch_sizes: list[int] = []
     step = Trainer._step
 
-    def record_step(trainer: Trainer, offsets: Tensor) -> None:
+    def record_step(trainer: Trainer, offsets: Tensor, streams: Tensor) -> None:
         batch_sizes.append(len(offsets))
-        step(trainer, offsets)
+        step(trainer, offsets, streams)
 
     monkeypatch.setattr(Trainer, "_step", record_step)
     return batch_sizes

@@ -18,15 +18,10 @@ pytest.importorskip("triton")
 if os.environ["TRITON_INTERPRET"] != "1":
     pytest.skip("kernels on CPU tensors need the interpreter", allow_module_level=True)
 from condenset.kernels import augment as augment_kernel
-from condenset.kernels import cross_entropy as cross_entropy_kernel
-from condenset.kernels import cutmix as cutmix_kernel
 from condenset.kernels import philox as philox_kernel
 from condenset.kernels.conv_norm_pool import conv_norm_relu_pool, conv_norm_relu_pool_eval
 from condenset.kernels.norm_pool import norm_relu_pool, norm_relu_pool_eval
-from condenset.kernels.sgd import sgd_step
 from condenset.networks.layers import Block
-from condenset.training.cross_entropy import logit_gradient
-from condenset.training.cutmix import make_box
 
 KEY = rng.make_key(3, "test")
 
@@ -199,40 +194,6 @@ def test_statistics_of_norm_relu_pool_are_exact_for_a_large_mean() -> None:
     gain, bias = torch.ones(16), torch.zeros(16)
     plain = F.avg_pool2d(F.relu(F.group_norm(maps.double(), 16, gain.double(), bias.double())), 2)
     torch.testing.assert_close(norm_relu_pool(maps, gain, bias)[0].double(), plain, atol=2e-2, rtol=1e-2)
-
-
-@pytest.mark.parametrize(("channels", "size"), [(1, 9), (3, 8), (3, 20)])  # the last one has more values than a block
-def test_cutmix(channels: int, size: int) -> None:
-    images, areas = torch.rand(4, channels, size, size), []
-    for step in range(20):
-        uniform_4 = rng.uniform(KEY, step, torch.tensor([0]), 4)[0]
-        box, (mixed, share) = make_box(uniform_4, size, 0.8), cutmix_kernel.mix(images, uniform_4, 0.8)
-        assert torch.equal(mixed, box.mix(images))
-        torch.testing.assert_close(share, box.share)
-        areas.append(float(1 - share))
-    assert min(areas) == 0 and max(areas) > 0.3
-
-
-@pytest.mark.parametrize("share", [None, 0.3])
-@pytest.mark.parametrize("num_classes", [2, 10, 100])
-def test_gradient_of_cross_entropy(num_classes: int, share: float | None) -> None:
-    logits, labels = 10 * torch.randn(5, num_classes), torch.randint(num_classes, (5,))
-    weight = None if share is None else torch.tensor(share)
-    gradient = cross_entropy_kernel.gradient(logits.T.contiguous().T, labels, weight)
-    torch.testing.assert_close(gradient, logit_gradient(logits, labels, weight))
-
-
-@pytest.mark.parametrize("num", [5, 1024, 3000])
-def test_sgd_step(num: int) -> None:
-    torch.manual_seed(num)
-    weights, velocity, gradient = torch.randn(3, num)
-    lr, clock, position = torch.tensor(0.1), torch.tensor(7), torch.tensor(20)
-    speed = 0.9 * velocity + (gradient + 0.01 * weights)
-    expected = weights - 0.1 * speed
-    sgd_step(weights, velocity, gradient, lr, clock, position, 6, momentum=0.9, weight_decay=0.01)
-    torch.testing.assert_close(velocity, speed)
-    torch.testing.assert_close(weights, expected)
-    assert (int(clock), int(position)) == (8, 26)
 
 
 @pytest.mark.parametrize(("channels", "size", "partition"), [(3, 8, 2), (1, 9, 3), (3, 20, 4)])

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from condenset.engine import rng
 from condenset.training.cross_entropy import logit_gradient
-from condenset.training.cutmix import STREAM, CutMixBox, make_box, mix_images
+from condenset.training.cutmix import NUM_UNIFORMS, STREAM, CutMixBox, make_box, mix_images
 
 KEY = rng.make_key(0, "cutmix")
 
@@ -40,11 +40,11 @@ def test_a_share_of_the_batches_is_mixed() -> None:
     assert all(box.share == 1 and not box.inside_HW.any() for box in sample_boxes(5, 8, 0.0))
 
 
-def test_box_is_a_function_of_key_and_step() -> None:
+def test_images_are_mixed_by_the_box_of_the_step() -> None:
     images = torch.rand(2, 3, 16, 16)
     boxes = sample_boxes(5, 16, 1.0)
     for step, box in enumerate(boxes):
-        mixed, share = mix_images(images, KEY, torch.tensor(step), 1.0)
+        mixed, share = mix_images(images, rng.uniform(KEY, step, torch.tensor([STREAM]), NUM_UNIFORMS)[0], 1.0)
         assert torch.equal(mixed, box.mix(images)) and share == box.share
     assert len({float(box.share) for box in boxes}) > 1
 

@@ -218,9 +218,9 @@ def test_number_of_steps_replaces_epochs() -> None:
     sizes_and_rates, epochs = [], []
     step = trainer._step
 
-    def record_step(offsets: Tensor) -> None:
+    def record_step(offsets: Tensor, streams: Tensor) -> None:
         sizes_and_rates.append((len(offsets), float(trainer.lr)))
-        step(offsets)
+        step(offsets, streams)
 
     trainer._step = record_step  # type: ignore[method-assign]
     trainer.train(0, after_epoch=epochs.append)

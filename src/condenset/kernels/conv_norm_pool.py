@@ -8,6 +8,7 @@ from torch.autograd.function import once_differentiable
 
 from condenset.kernels import conv_norm_pool_backward as backward_code
 from condenset.kernels import conv_norm_pool_forward as forward_code
+from condenset.kernels.image_sums import sum_images
 from condenset.kernels.runtime import launch, num_programs, triton
 
 MAX_CHANNELS = 128  # output channels that fit into one program
@@ -46,7 +47,9 @@ class _ConvNormReluPool(torch.autograd.Function):
             backward_code.norm_sums, (num_programs(num, grads.device, 2 // blocks), blocks), *inputs,
             *sums_and_products, num, **sizes, BLOCK_M=64, BLOCK_C=block, num_warps=4, num_stages=1,
         )  # fmt: skip
-        totals = sums_and_products.sum(1) if ctx.batch_norm or ctx.needs_input_grad[2] else None
+        totals = None
+        if ctx.batch_norm or ctx.needs_input_grad[2]:
+            totals = sum_images(sums_and_products, torch.float32 if ctx.batch_norm else gain.dtype)
         inputs = (*inputs, *(sums_and_products if totals is None or not ctx.batch_norm else totals))
         image_grad = filter_grad = None
         if ctx.needs_input_grad[0]:
@@ -148,10 +151,13 @@ def _filter_gradient(
         backward_code.filter_grads, (num_classes * programs, 4, triton.cdiv(channels, block)), *inputs, parts, count,
         num, programs, **sizes, BLOCK_M=64, BLOCK_C=block, num_warps=4, num_stages=1,
     )  # fmt: skip
-    corners = parts.sum(1).view(num_classes, 2, 2, 4, 4, 4, channels)
-    gradient = sum(corners[:, y, x, y : y + 3, x : x + 3, :in_channels] for y in (0, 1) for x in (0, 1))
-    assert isinstance(gradient, Tensor)
-    return gradient.permute(0, 4, 3, 1, 2).to(packed.dtype)
+    gradient = packed.new_empty(num_classes, channels, in_channels, 3, 3)
+    block = min(32, _padded_width(channels))
+    launch(
+        backward_code.add_corners, (num_classes, 9 * in_channels, triton.cdiv(channels, block)), parts, gradient,
+        programs, IN_CHANNELS=in_channels, CHANNELS=channels, BLOCK_P=64, BLOCK_C=block,
+    )  # fmt: skip
+    return gradient
 
 
 def _padded_width(channels: int) -> int:

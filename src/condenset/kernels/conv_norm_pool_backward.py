@@ -205,3 +205,29 @@ def filter_grads(
             total = tl.dot(tl.trans(regions), conv_grad, total)
     row = (tl.program_id(0) * 4 + corner) * REGION + tl.arange(0, REGION)
     tl.store(out + row[:, None] * CHANNELS + c[None, :], total, mask=c_mask[None, :])
+
+
+@jit
+def add_corners(
+    parts,
+    out,
+    programs,
+    IN_CHANNELS: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    BLOCK_P: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+):
+    """Add up the corners and programs of `filter_grads` for one weight of all filters: out (classes, C, c, 3, 3)."""
+    group, weight = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    in_channel, y, x = weight // 9, weight // 3 % 3, weight % 3
+    c = tl.program_id(2) * BLOCK_C + tl.arange(0, BLOCK_C)
+    total = tl.zeros((BLOCK_P, BLOCK_C), tl.float32)
+    for first in range(0, programs, BLOCK_P):
+        program = first + tl.arange(0, BLOCK_P)
+        inside = (program < programs)[:, None] & (c < CHANNELS)[None, :]
+        for corner in tl.static_range(4):
+            row = (corner // 2 + y) * ROW + (corner % 2 + x) * 4 + in_channel
+            row_P = ((group * programs + program) * 4 + corner) * REGION + row
+            total += tl.load(parts + row_P[:, None] * CHANNELS + c[None, :], mask=inside, other=0.0)
+    sums = tl.sum(total, axis=0).to(out.dtype.element_ty)
+    tl.store(out + (group * CHANNELS + c) * IN_CHANNELS * 9 + weight, sums, mask=c < CHANNELS)

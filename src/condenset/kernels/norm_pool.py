@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from condenset.kernels import norm_pool_triton
+from condenset.kernels.image_sums import sum_images
 from condenset.kernels.runtime import NORM_EPSILON, launch, triton
 
 MAX_PIXELS = 256  # pooled pixels per plane that fit into the registers of a program
@@ -53,12 +54,14 @@ class _NormReluPool(torch.autograd.Function):
         if _fits_into_registers(height, width, ctx.batch_norm):
             grid, options = _grid_in_registers(num, channels, height * width // 4, 64)
             launch(norm_pool_triton.backward_in_registers, grid, *inputs, *sums_and_products, out, *size, **options)
-            totals = sums_and_products.sum(1) if ctx.needs_input_grad[1] else None
+            totals = sum_images(sums_and_products, gain.dtype) if ctx.needs_input_grad[1] else None
         else:
             grid, options = _grid(num, channels)
             per_image, count = int(not ctx.batch_norm), float(height * width * (num if ctx.batch_norm else 1))
             launch(norm_pool_triton.norm_sums, grid, *inputs, *sums_and_products, *size, per_image, **options)
-            totals = sums_and_products.sum(1) if ctx.batch_norm or ctx.needs_input_grad[1] else None
+            totals = None
+            if ctx.batch_norm or ctx.needs_input_grad[1]:
+                totals = sum_images(sums_and_products, torch.float32 if ctx.batch_norm else gain.dtype)
             terms = sums_and_products if totals is None or not ctx.batch_norm else totals
             launch(norm_pool_triton.map_grads, grid, *inputs, *terms, out, count, *size, per_image, **options)
         bias_grad, gain_grad = (None, None) if totals is None else totals.to(gain.dtype)

@@ -40,7 +40,7 @@ def _store(target, words, inside, UNIFORM: tl.constexpr):
 def random_words(key: Tensor, step: Tensor, streams_S: Tensor, num: int, *, uniform: bool) -> Tensor:
     """Return (S, num) words as int64, or uniform numbers in [0, 1) as float32."""
     out = torch.empty(len(streams_S), num, dtype=torch.float32 if uniform else torch.int64, device=key.device)
-    if num == 0:
+    if out.numel() == 0:
         return out
     block = COUNTERS_PER_PROGRAM
     programs = len(streams_S) * triton.cdiv(triton.cdiv(num, 4), block)  # on axis 0: the others allow at most 65,535

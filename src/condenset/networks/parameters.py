@@ -9,6 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from condenset import kernels
+from condenset.kernels.parameters import ChannelsLastLayout
+
 Module = TypeVar("Module", bound=nn.Module)
 
 BatchNorm = _BatchNorm  # the base class of BatchNorm1d, 2d, 3d and SyncBatchNorm
@@ -80,6 +83,7 @@ class FlatParameters:
         if as_built and not any(parameter.is_meta for parameter in network.parameters()):
             self._lows = flatten_parameters(network).to(device)
         norms = _batch_norm_names(network)
+        self._layouts: dict[torch.dtype, ChannelsLastLayout] = {}
         self._float32_names = {spec.name for spec in self.specs if spec.name.rpartition(".")[0] in norms}
 
     def initialize(self, uniform_P: Tensor) -> Tensor:
@@ -97,13 +101,23 @@ class FlatParameters:
             return parameters
         # CUDA convolutions need filters in channels-last layout: convert once here, not in every forward pass.
         return {
-            name: parameter.contiguous(memory_format=_memory_format(parameter))
+            name: parameter.contiguous(memory_format=_memory_format(parameter.shape))
             for name, parameter in parameters.items()
         }
 
+    def cast(self, flat_P: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:
+        """Do what `unflatten` does with fewer launches. The gradient of the result has no gradient."""
+        if self._float32_names or not kernels.available(flat_P):
+            return self.unflatten(flat_P, dtype)
+        if dtype not in self._layouts:
+            shapes = [spec.shape for spec in self.specs]
+            are_filters = [_memory_format(shape) == torch.channels_last for shape in shapes]
+            self._layouts[dtype] = ChannelsLastLayout(shapes, are_filters, flat_P.device, dtype)
+        return dict(zip((spec.name for spec in self.specs), self._layouts[dtype].cast(flat_P), strict=True))
 
-def _memory_format(parameter: Tensor) -> torch.memory_format:
-    is_filter = parameter.ndim == 4 and parameter.shape[1] > 4  # filters for images have another kernel
+
+def _memory_format(shape: torch.Size) -> torch.memory_format:
+    is_filter = len(shape) == 4 and shape[1] > 4  # filters for images have another kernel
     return torch.channels_last if is_filter else torch.contiguous_format
 
 

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from condenset import kernels
-from condenset.engine import rng
 from condenset.kernels import cutmix as cutmix_kernel
 
 STREAM = 1 << 30  # of the random numbers; the streams of the augmentation are the positions in a batch
+NUM_UNIFORMS = 4
 
 
 class CutMixBox(NamedTuple):
@@ -28,13 +28,11 @@ class CutMixBox(NamedTuple):
         return torch.where(self.inside_HW, images_NCHW.roll(1, 0), images_NCHW)
 
 
-def mix_images(images_NCHW: Tensor, key: Tensor, clock: Tensor, probability: float) -> tuple[Tensor, Tensor]:
-    """Return the images with the box of a step, and the share of the pixels outside of it, ().
+def mix_images(images_NCHW: Tensor, uniform_4: Tensor, probability: float) -> tuple[Tensor, Tensor]:
+    """Return the images with the box that four uniform numbers select, and the share of the pixels outside of it, ().
 
     With 1 - `probability` the box is empty.
     """
-    stream = torch.full((1,), STREAM, dtype=torch.int64, device=key.device)
-    uniform_4 = rng.uniform(key, clock, stream, 4)[0]
     if kernels.available(images_NCHW):
         return cutmix_kernel.mix(images_NCHW, uniform_4, probability)
     box = make_box(uniform_4, images_NCHW.shape[-1], probability)

@@ -11,6 +11,7 @@ from condenset import augment, kernels
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
 from condenset.kernels import augment as augment_kernel
+from condenset.kernels import batch as batch_kernel
 
 
 @dataclass(frozen=True)
@@ -77,3 +78,18 @@ class DeviceDataset:
             images = (self.images_NCHW, index_N[:, None])
             return augment_kernel.take_augmented(*images, transform, self.scale_C11, self.shift_C11, dtype)[:, 0]
         return augment.apply(transform, self.images(index_N)[:, None], dtype)[:, 0]
+
+
+def take_batch(order: Tensor, position: Tensor, labels: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the indices of the next images and their labels.
+
+    Args:
+        order: The order of all images in an epoch.
+        position: The number of images that were taken in this epoch, (). Warm-up steps may go beyond the last image.
+        labels: The labels of all images, by index.
+        offsets: 0, 1, ... for each image of the batch.
+    """
+    if labels.ndim == 1 and kernels.available(order):
+        return batch_kernel.take_batch(order, position, labels, len(offsets))
+    index = order[(position + offsets).clamp(max=len(order) - 1)]
+    return index, labels[index]

@@ -32,6 +32,7 @@ class ForgettingCounter:
         for tensor in self.state.values():
             tensor.zero_()
 
+    @torch.no_grad()
     def update(self, index: Tensor, right: Tensor) -> None:
         """Record which of the images at the distinct positions `index` are classified correctly."""
         self.events_N.index_add_(0, index, (self.right_N[index] & ~right).long())

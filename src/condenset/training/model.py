@@ -96,7 +96,7 @@ class Model:
 
     def logits(self, weights_P: Tensor, images_NCHW: Tensor) -> Tensor:
         """Return the logits of normalised images in training mode, which may change the buffers."""
-        weights = self.parameters.unflatten(weights_P, self.dtype)
+        weights = self.parameters.cast(weights_P, self.dtype)
         return self.forward(weights | self._own_buffers, images_NCHW.to(self.dtype))
 
     @torch.no_grad()

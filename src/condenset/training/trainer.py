@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from condenset import augment
 from condenset.engine import ComputeDevice, rng
 from condenset.engine.cuda_graph import capture_step
+from condenset.training import cutmix
 from condenset.training.cross_entropy import logit_gradient
-from condenset.training.cutmix import mix_images
-from condenset.training.dataset import DeviceDataset
+from condenset.training.dataset import DeviceDataset, take_batch
 from condenset.training.forgetting import ForgettingCounter
 from condenset.training.model import Model
 from condenset.training.protocol import Protocol
@@ -264,8 +264,9 @@ class Trainer:
         """Return a step on the next `num` images, captured if possible; for 0, the shuffling before an epoch."""
         if num not in self._steps:
             offsets = torch.arange(num, device=self.compute.device)
+            streams = self._random_streams(offsets)
             trainer = weakref.proxy(self)  # a step that holds its trainer would keep its GPU memory allocated
-            step = (lambda: trainer._step(offsets)) if num else (lambda: trainer._shuffle())
+            step = (lambda: trainer._step(offsets, streams)) if num else (lambda: trainer._shuffle())
             capture = self.model.has_default_init or num == 0
             self._steps[num] = capture_step(step, list(self.state.values()), self.compute) if capture else step
         return self._steps[num]
@@ -275,13 +276,18 @@ class Trainer:
         self.order.copy_(rng.permutation(self.order_key, self.epoch, len(self.data)))
         self.position.zero_()
 
-    def _step(self, offsets: Tensor) -> None:
+    def _random_streams(self, offsets: Tensor) -> Tensor:
+        """Return the streams of the random numbers of a step: one per augmented image, then that of CutMix."""
+        cutmix_stream = offsets.new_full((1,), cutmix.STREAM) if self.protocol.cutmix else offsets[:0]
+        return torch.cat((offsets if self.stages else offsets[:0], cutmix_stream))
+
+    def _step(self, offsets: Tensor, streams_S: Tensor) -> None:
         """Take one step of SGD with momentum and weight decay on the next images."""
-        # Warm-up steps before a capture may go beyond the last image.
-        index = self.order[(self.position + offsets).clamp(max=len(self.data) - 1)]
-        images, labels, share = self._take_images(index, offsets), self.data.labels[index], None
+        index, labels = take_batch(self.order, self.position, self.data.labels, offsets)
+        uniform_SU = rng.uniform(self.augment_key, self.clock, streams_S, augment.NUM_UNIFORMS)
+        images, share = self._take_images(index, uniform_SU), None
         if self.protocol.cutmix:
-            images, share = mix_images(images, self.augment_key, self.clock, self.protocol.cutmix)
+            images, share = cutmix.mix_images(images, uniform_SU[-1, : cutmix.NUM_UNIFORMS], self.protocol.cutmix)
         weights = self.weights.detach().requires_grad_()
         logits = self.model.logits(weights, images)
         (gradient,) = torch.autograd.grad(logits, weights, logit_gradient(logits, labels, share))
@@ -289,13 +295,11 @@ class Trainer:
         momentum, weight_decay = self.protocol.momentum, self.protocol.weight_decay
         update_weights(*state, len(offsets), momentum=momentum, weight_decay=weight_decay)
         if self.forgetting:
-            with torch.no_grad():
-                self.forgetting.update(index, logits.argmax(1) == labels)
+            self.forgetting.update(index, logits.argmax(1) == labels)
 
-    def _take_images(self, index: Tensor, offsets: Tensor) -> Tensor:
+    def _take_images(self, index: Tensor, uniform_SU: Tensor) -> Tensor:
         """Return the images at these positions, normalised and augmented."""
         if not self.stages:
             return self.data.images(index)
-        uniform = rng.uniform(self.augment_key, self.clock, offsets, augment.NUM_UNIFORMS)
-        transform = augment.sample_transform(uniform, self.stages, self.data.size, shared=True)
+        transform = augment.sample_transform(uniform_SU[: len(index)], self.stages, self.data.size, shared=True)
         return self.data.take_augmented(index, transform, self.model.dtype)
