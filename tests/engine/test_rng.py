@@ -44,6 +44,14 @@ def test_a_row_does_not_depend_on_the_other_rows(rows: list[int], num: int, step
         assert torch.equal(together[position, :1], rng.uniform(KEY, torch.tensor(step), torch.tensor([row]), 1)[0])
 
 
+@pytest.mark.parametrize(("step", "num"), [(0, 0), (5, 1), (2**33 + 5, 14)])
+def test_numpy_and_pytorch_compute_the_same_words(step: int, num: int) -> None:
+    rows = torch.tensor([0, 3, 2**31 - 1])
+    expected = rng._random_bits_in_pytorch(KEY, step, rows, num)
+    assert expected.shape == (3, num)
+    assert torch.equal(rng.random_bits(KEY, step, rows, num), expected)
+
+
 def test_keys_steps_rows_and_indices_give_different_numbers() -> None:
     rows = torch.arange(4)
     base = rng.random_bits(KEY, 5, rows, 8)
