@@ -64,7 +64,9 @@ def test_generator_and_discriminator_fit_the_image_size(size: int, doublings: in
     images = generator(torch.randn(3, LATENT_SIZE), labels)
     assert images.shape == (3, 3, size, size)
     assert images.abs().max() <= 2  # pixels are between 0 and 1
-    scores, features = Discriminator(channels=3, size=size, num_classes=2, width=4)(images, labels)
-    assert scores.shape == (3,) and features.shape == (3, 4)
+    for num_features in (None, 5):
+        judge = Discriminator(channels=3, size=size, num_classes=2, width=4, num_features=num_features)
+        scores, features = judge(images, labels)
+        assert scores.shape == (3,) and features.shape == (3, num_features or 0)
     mean, log_variance = Encoder(channels=3, size=size, width=4)(images)
     assert mean.shape == log_variance.shape == (3, LATENT_SIZE)

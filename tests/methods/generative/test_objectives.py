@@ -8,9 +8,16 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from condenset.engine import ComputeDevice
+from condenset.engine import ComputeDevice, rng
+from condenset.methods.generative.generators import ClassGenerators
 from condenset.methods.generative.gmmn import NUM_BANDWIDTHS, GMMNTraining
-from condenset.methods.generative.vae import TEMPERATURE, VAETraining, contrastive_loss, kl_divergence
+from condenset.methods.generative.vae import (
+    NUM_FEATURES,
+    TEMPERATURE,
+    VAETraining,
+    contrastive_loss,
+    kl_divergence,
+)
 from condenset.runs.context import RunContext
 from helpers.reference_dm import tiny_data
 from helpers.tiny_recipes import tiny_recipe
@@ -77,6 +84,15 @@ def test_generators_of_the_classes_are_plain_networks() -> None:
         torch.testing.assert_close(images[label], expected.flatten(1))
 
 
+def test_initial_images_depend_on_the_latents() -> None:
+    """Otherwise MMD trains generators that draw the same few images again and again."""
+    shape = {"image_shape": (3, 16, 16), "num_classes": 1, "mean": (0.0,) * 3, "std": (1.0,) * 3}
+    generators = ClassGenerators(width=256, **shape)  # type: ignore[arg-type]
+    weights = generators.initialize(torch.rand(generators.weights_KP.shape, generator=torch.Generator().manual_seed(0)))
+    images = generators.generate(weights, generators.sample_latents(rng.make_key(0), 0, torch.tensor([0]), 50))
+    assert images[0].std(0).mean() > 0.03  # 0.006 without He's rule, about 0.25 between real images
+
+
 def test_gmmn_comes_closer_to_the_real_images() -> None:
     data = tiny_data([12, 12])
     recipe = tiny_recipe("gmmn", iterations=60, batch_size=12, width=16, lr=0.01)
@@ -102,6 +118,18 @@ def test_contrastive_loss_by_hand() -> None:
         total = sum(math.exp(cosine / TEMPERATURE) for cosine in cosines)
         losses.append(-math.log(math.exp(cosines[number] / TEMPERATURE) / total))
     assert float(contrastive_loss(real, reconstructed)) == pytest.approx(sum(losses) / 3, rel=1e-4)
+
+
+def test_discriminator_of_the_vae_learns_to_find_the_image_of_a_reconstruction() -> None:
+    training = VAETraining(tiny_data([6, 6]), tiny_recipe("vae"), RunContext(compute=CPU))  # type: ignore[arg-type]
+    size = training.batch_size
+    scores, features = torch.randn(3 * size), torch.randn(3 * size, NUM_FEATURES)  # real, reconstructed and drawn
+    expected = F.relu(1 - scores[:size]).mean() + F.relu(1 + scores[size:]).mean()
+    expected += contrastive_loss(features[:size], features[size : 2 * size])
+    torch.testing.assert_close(training.discriminator_loss(scores, features), expected)
+    real, labels = training.sample_real(training.clock)
+    _, actual = training.discriminator.forward(training.discriminator.weights_P, real, labels)
+    assert actual.shape == (size, NUM_FEATURES) and actual.std() > 0
 
 
 def test_vae_trains_decoder_encoder_and_discriminator() -> None:

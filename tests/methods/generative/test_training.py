@@ -147,4 +147,4 @@ def test_capabilities() -> None:
 @pytest.mark.parametrize("name", ["gan", "vae"])
 def test_augmentation_is_the_published_one(name: str) -> None:
     recipe: Any = METHODS[name].recipe()
-    assert recipe.augment == "crop+cutout"
+    assert recipe.augment == "flip+crop+cutout"

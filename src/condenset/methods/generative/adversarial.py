@@ -50,7 +50,12 @@ class AdversarialTraining(GeneratorTraining):
     """A training in which a discriminator separates real images from generated ones.
 
     The result is a running average of the generator's weights.
+
+    Attributes:
+        num_features: Number of features of the discriminator, if a loss compares them.
     """
+
+    num_features: int | None = None
 
     def __init__(self, data: ImageData, recipe: AdversarialRecipe, run: RunContext) -> None:
         super().__init__(data, recipe, run)
@@ -58,9 +63,11 @@ class AdversarialTraining(GeneratorTraining):
         self.stages = augment.parse_strategy(recipe.augment, allow_hflip=data.allow_hflip)
         self.batch_size = recipe.batch_size
         self.generator = Learner("generator", lambda: build_generator(data, recipe), run.seed, run.compute)
-        self.discriminator = Learner(
-            "discriminator", lambda: Discriminator(width=recipe.width, **shape), run.seed, run.compute
-        )
+
+        def build_discriminator() -> Discriminator:
+            return Discriminator(width=recipe.width, num_features=self.num_features, **shape)
+
+        self.discriminator = Learner("discriminator", build_discriminator, run.seed, run.compute)
         self.average_P = self.generator.weights_P.clone()
         purposes = ("real", "latents", "augmentation", "statistics")
         self.keys = {purpose: self.make_key(purpose) for purpose in purposes}
@@ -120,13 +127,16 @@ class AdversarialTraining(GeneratorTraining):
         loss: Tensor = -scores.mean()
         return loss
 
+    def discriminator_loss(self, scores_N: Tensor, features_NF: Tensor) -> Tensor:
+        """Return the loss of the discriminator, given its output for a batch of real images and the generated ones."""
+        return hinge_loss(scores_N[: self.batch_size], scores_N[self.batch_size :])
+
     def _update_discriminator(self, step: Tensor) -> Tensor:
         real_BCHW, labels_B = self.sample_real(step)
         fakes, fake_labels = self.make_fakes(real_BCHW, labels_B, step)
         weights = self.discriminator.require_grad()
         images, labels = torch.cat((real_BCHW, fakes)), torch.cat((labels_B, fake_labels))
-        scores, _ = self.judge(weights, images, labels, step)
-        loss = hinge_loss(scores[: self.batch_size], scores[self.batch_size :])
+        loss = self.discriminator_loss(*self.judge(weights, images, labels, step))
         (gradient,) = torch.autograd.grad(loss, weights)
         num_updates = step - step // (DISCRIMINATOR_STEPS + 1)
         self.discriminator.update(gradient, num_updates, self.lr)

@@ -36,21 +36,33 @@ class ConvTrunk(nn.Module):
 
 
 class Discriminator(nn.Module):
-    """A projection discriminator (Miyato and Koyama, 2018) with spectral norm in all layers."""
+    """A projection discriminator (Miyato and Koyama, 2018) with spectral norm in all layers.
 
-    def __init__(self, *, channels: int, size: int, num_classes: int, width: int) -> None:
+    Args:
+        channels: Channels of the images.
+        size: Image size.
+        num_classes: Number of classes.
+        width: Channels of the maps.
+        num_features: Number of features, a linear map of the last map's sums over all pixels. None: no features.
+    """
+
+    def __init__(
+        self, *, channels: int, size: int, num_classes: int, width: int, num_features: int | None = None
+    ) -> None:
         super().__init__()
         self.num_classes = num_classes
         self.trunk = ConvTrunk(channels=channels, size=size, width=width, conv=SpectralConv2d)
         self.output = SpectralLinear(width, 1)
         self.embedding = SpectralLinear(num_classes, width, bias=False)
+        self.head = nn.Linear(width, num_features, bias=False) if num_features else None
 
     def forward(self, images_NCHW: Tensor, labels_N: Tensor) -> tuple[Tensor, Tensor]:
-        """Return (N,) scores, high for real images of the given classes, and (N, width) features, in float32."""
-        features_NW = self.trunk(images_NCHW).float().sum((2, 3))
-        embedding_NW = self.embedding(F.one_hot(labels_N, self.num_classes).to(features_NW.dtype))
-        scores_N = self.output(features_NW)[:, 0] + (embedding_NW * features_NW).sum(1)
-        return scores_N.float(), features_NW
+        """Return (N,) scores, high for real images of the given classes, and (N, F) features, in float32."""
+        sums_NW = self.trunk(images_NCHW).float().sum((2, 3))
+        embedding_NW = self.embedding(F.one_hot(labels_N, self.num_classes).to(sums_NW.dtype))
+        scores_N = self.output(sums_NW)[:, 0] + (embedding_NW * sums_NW).sum(1)
+        features_NF = self.head(sums_NW) if self.head else sums_NW[:, :0]
+        return scores_N.float(), features_NF.float()
 
 
 class Encoder(nn.Module):

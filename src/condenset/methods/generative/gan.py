@@ -29,7 +29,7 @@ def adversarial_presets(ipc: int, dataset: str, size: int) -> dict[str, Any]:
     """Return quick settings for the digits."""
     if (dataset, size) != DIGITS:
         return {}
-    return {"iterations": 200, "batch_size": 64, "width": 16, "lr": 4e-3, "augment": "none"}
+    return {"iterations": 500, "batch_size": 64, "width": 16, "lr": 4e-3, "augment": "none"}
 
 
 METHOD = Method(

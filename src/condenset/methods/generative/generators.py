@@ -142,10 +142,17 @@ class ClassGenerators(ImageGenerator):
         self.weights_KP = nn.Parameter(torch.zeros(num_classes, sum((i + 1) * o for i, o in self.layer_sizes)))
 
     def initialize(self, uniform_KP: Tensor) -> Tensor:
-        """Return (K, P) initial weights from uniform numbers in [0, 1): uniform in ±1/sqrt(inputs) of each layer."""
-        counts = torch.tensor([(num_in + 1) * num_out for num_in, num_out in self.layer_sizes])
-        bounds = torch.tensor([1 / math.sqrt(num_in) for num_in, _ in self.layer_sizes])
-        initial: Tensor = (2 * uniform_KP - 1) * bounds.repeat_interleave(counts).to(uniform_KP.device)
+        """Return (K, P) initial weights from uniform numbers in [0, 1).
+
+        He's rule for the layers before a ReLU keeps the spread of the latents. With PyTorch's default the images hardly
+        depend on the latents, and MMD then trains generators that draw the same few images again and again.
+        """
+        parts = []
+        for number, (num_in, num_out) in enumerate(self.layer_sizes):
+            is_last = number == len(self.layer_sizes) - 1
+            parts.append(torch.full((num_in * num_out,), math.sqrt((1 if is_last else 6) / num_in)))
+            parts.append(torch.full((num_out,), 1 / math.sqrt(num_in)))
+        initial: Tensor = (2 * uniform_KP - 1) * torch.cat(parts).to(uniform_KP.device)
         return initial
 
     def generate(self, weights_KP: Tensor, latents_KIZ: Tensor) -> Tensor:

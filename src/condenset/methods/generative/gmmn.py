@@ -38,7 +38,7 @@ class GMMNRecipe(GenerativeRecipe):
         batch_size: Real and generated images per class and step.
     """
 
-    iterations: int = 10_000
+    iterations: int = 40_000
     lr: float = 1e-3
     batch_size: int = 256
     width: int = 512
@@ -147,7 +147,7 @@ def build_on_meta(data: ImageData, recipe: GMMNRecipe) -> ClassGenerators:
 def presets(ipc: int, dataset: str, size: int) -> dict[str, Any]:
     """Return smaller generators for large images, and quick settings for the digits."""
     if (dataset, size) == DIGITS:
-        return {"iterations": 400, "batch_size": 64, "width": 64}
+        return {"iterations": 1000, "batch_size": 64, "width": 64}
     return {"width": 128} if size >= 64 else {}
 
 

@@ -47,7 +47,7 @@ class AdversarialRecipe(GenerativeRecipe):
         augment: Augmentation of the images that the discriminator compares, real and generated.
     """
 
-    augment: str = "crop+cutout"  # of Zhao et al. for CIFAR
+    augment: str = "flip+crop+cutout"  # of Zhao et al. for CIFAR, who mirror the real images beforehand
 
     def __post_init__(self) -> None:
         super().__post_init__()

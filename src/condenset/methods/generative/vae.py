@@ -1,8 +1,9 @@
 """VAE: a class-conditional variational autoencoder with an adversarial and contrastive decoder, as in DC-VAE.
 
 There is no loss on pixels. The features of a reconstruction, taken from the discriminator, must be closer to those of
-its own image than to those of the other images of the batch, and reconstructions and samples must look real.
-Shapes: B images of a batch, W features, Z numbers of a latent.
+its own image than to those of the other images of the batch, and reconstructions and samples must look real. The
+discriminator is trained for both aims.
+Shapes: B images of a batch, F features, Z numbers of a latent.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from condenset.methods.registry import Method
 from condenset.runs.context import RunContext
 
 TEMPERATURE = 0.1  # of the contrastive loss; our choice, 0.07 in the published code
+NUM_FEATURES = 16  # that the contrastive loss compares
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +39,7 @@ class VAERecipe(AdversarialRecipe):
         kl_weight: Weight of the divergence of the latents from the standard normal distribution.
     """
 
-    kl_weight: float = 0.05
+    kl_weight: float = 0.001
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -55,15 +57,17 @@ def kl_divergence(mean_BZ: Tensor, log_variance_BZ: Tensor) -> Tensor:
     return terms_BZ.sum(1).mean() / 2
 
 
-def contrastive_loss(real_BW: Tensor, reconstructed_BW: Tensor) -> Tensor:
+def contrastive_loss(real_BF: Tensor, reconstructed_BF: Tensor) -> Tensor:
     """Return the cross-entropy of finding the image of each reconstruction by the cosine of their features."""
-    real_BW, reconstructed_BW = F.normalize(real_BW, dim=1), F.normalize(reconstructed_BW, dim=1)
-    targets_B = torch.arange(len(real_BW), device=real_BW.device)
-    return F.cross_entropy(reconstructed_BW @ real_BW.mT / TEMPERATURE, targets_B)
+    real_BF, reconstructed_BF = F.normalize(real_BF, dim=1), F.normalize(reconstructed_BF, dim=1)
+    targets_B = torch.arange(len(real_BF), device=real_BF.device)
+    return F.cross_entropy(reconstructed_BF @ real_BF.mT / TEMPERATURE, targets_B)
 
 
 class VAETraining(AdversarialTraining):
     """The training of encoder and decoder against a discriminator, whose features the contrastive loss compares."""
+
+    num_features = NUM_FEATURES
 
     def __init__(self, data: ImageData, recipe: VAERecipe, run: RunContext) -> None:
         super().__init__(data, recipe, run)
@@ -92,6 +96,11 @@ class VAETraining(AdversarialTraining):
         labels = labels_B.repeat(2)
         latents = torch.cat((latents_BZ, self.sample_latents(step)))
         return self.generator.forward(self.generator.weights_P, latents, labels), labels
+
+    def discriminator_loss(self, scores_N: Tensor, features_NF: Tensor) -> Tensor:
+        """Return the loss of the discriminator: also the contrastive loss of images that are augmented separately."""
+        real_BF, reconstructed_BF = features_NF.split(self.batch_size)[:2]
+        return super().discriminator_loss(scores_N, features_NF) + contrastive_loss(real_BF, reconstructed_BF)
 
     def generator_loss(self, weights: list[Tensor], step: Tensor) -> Tensor:
         """Return the loss of encoder and decoder: divergence, contrastive and adversarial loss."""
