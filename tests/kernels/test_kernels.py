@@ -153,6 +153,10 @@ def test_norm_relu_pool(channels: int, size: int, batch_norm: bool) -> None:
     grads = torch.autograd.grad((out * target).sum(), inputs)
     for actual, expected in zip(grads, expected_grads, strict=True):
         torch.testing.assert_close(actual, expected, atol=1e-4, rtol=1e-3)
+    other_layout, _, _ = norm_relu_pool(maps, gain, bias, batch_norm=batch_norm, layout=torch.contiguous_format)
+    assert torch.equal(other_layout, out)
+    for grad, expected in zip(torch.autograd.grad(other_layout, inputs, target), grads, strict=True):
+        torch.testing.assert_close(grad, expected)
     if batch_norm:
         evaluated = norm_relu_pool_eval(maps, gain, bias, means[0], rstds[0])
         torch.testing.assert_close(evaluated, plain, atol=1e-5, rtol=1e-4)

@@ -50,6 +50,7 @@ class ConvNet(Network):
                     norm=norm,
                     activation=activation,
                     pooling=pooling,
+                    is_flattened=index == depth - 1,
                 )
             )
         self.blocks = nn.Sequential(*blocks)

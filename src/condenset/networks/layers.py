@@ -67,6 +67,7 @@ class Block(nn.Module):
         has_kernel: Whether a fused kernel exists for this combination of layers.
         fuses_convolution: Whether the fused kernel also computes the convolution, as it can for blocks with 1
             or 3 input channels.
+        is_flattened: Whether the output is flattened next. The fused kernel then writes the layout for that.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class Block(nn.Module):
         norm: str,
         activation: str = "relu",
         pooling: str = "none",
+        is_flattened: bool = False,
     ) -> None:
         super().__init__()
         padding = kernel // 2 if padding is None else padding
@@ -88,7 +90,7 @@ class Block(nn.Module):
         self.norm = NORMS[norm](out_channels, size)
         self.activation = ACTIVATIONS[activation]()
         self.pool = POOLINGS[pooling]()
-        self.conv_size = size
+        self.conv_size, self.is_flattened = size, is_flattened
         self.size = size if pooling == "none" else size // 2
         self.has_kernel = norm in ("instance", "batch") and (activation, pooling) == ("relu", "average")
         self.fuses_convolution = (
@@ -122,7 +124,8 @@ class Block(nn.Module):
         else:
             maps = maps.contiguous(memory_format=torch.channels_last)
             maps = F.conv2d(maps, conv.weight, padding=conv.padding)
-            out, means, rstds = norm_relu_pool(maps, norm.weight, norm.bias, batch_norm=batch_norm)
+            layout = torch.contiguous_format if self.is_flattened else torch.channels_last
+            out, means, rstds = norm_relu_pool(maps, norm.weight, norm.bias, batch_norm=batch_norm, layout=layout)
         if isinstance(norm, nn.BatchNorm2d) and norm.running_mean is not None:
             _update_running_statistics(norm, means[0], rstds[0], conv.bias, len(maps) * self.conv_size**2)
         return out
