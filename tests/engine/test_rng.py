@@ -50,6 +50,7 @@ def test_numpy_and_pytorch_compute_the_same_words(step: int, num: int) -> None:
     expected = rng._random_bits_in_pytorch(KEY, step, rows, num)
     assert expected.shape == (3, num)
     assert torch.equal(rng.random_bits(KEY, step, rows, num), expected)
+    assert rng.uniform(KEY, step, rows[:0], num).shape == (0, num)
 
 
 def test_keys_steps_rows_and_indices_give_different_numbers() -> None:

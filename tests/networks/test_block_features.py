@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from condenset import UserError, networks
+from condenset.networks.layers import Block
 
 
 def build_network(spec: str = "convnet(width=4, depth=3)") -> Any:
@@ -66,3 +67,10 @@ def test_networks_without_blocks_are_refused(features: str) -> None:
     for network in (build_network("mlp(width=4)"), nn.Linear(2, 2)):
         with pytest.raises(UserError, match=message):
             networks.to_embedding(network, features)
+
+
+def test_unpooled_features_of_fused_blocks_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = networks.to_embedding(build_network("convnet(width=4, depth=2)"), "unpooled")
+    monkeypatch.setattr(Block, "forward", lambda block, maps: block.pool(block.conv(maps)))  # calls no activation
+    with pytest.raises(AssertionError, match="disable_kernels"):
+        network(torch.zeros(2, 3, 16, 16))

@@ -59,6 +59,8 @@ def philox(counter: tuple[Words, Words, Words, Words], key: tuple[Any, Any]) -> 
 
 def random_bits(key: Tensor, step: int | Tensor, streams_S: Tensor, num: int) -> Tensor:
     """Return (S, num) words in 0..2³²-1, as int64. A row depends on its own stream only."""
+    if not len(streams_S):
+        return streams_S.new_empty(0, num, dtype=torch.int64)
     if kernels.available(key):
         step = torch.as_tensor(step, dtype=torch.int64, device=key.device)
         return philox_kernel.random_words(key, step, streams_S, num, uniform=False)

@@ -47,7 +47,11 @@ class Network(nn.Module, ABC):
         ]
         hooks = [module.register_forward_hook(lambda module, args, out: maps.append(out)) for module in modules]
         try:
-            return list_features(self.feature_kind, maps, self.embed(images))
+            embedding = self.embed(images)
+            assert len(maps) == len(self.blocks), (
+                "fused blocks do not call their activation: use kernels.disable_kernels"
+            )
+            return list_features(self.feature_kind, maps, embedding)
         finally:
             for hook in hooks:
                 hook.remove()

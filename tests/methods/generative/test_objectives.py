@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from condenset import networks
 from condenset.engine import ComputeDevice, rng
 from condenset.methods.generative.generators import ClassGenerators
 from condenset.methods.generative.gmmn import NUM_BANDWIDTHS, GMMNTraining
@@ -90,6 +91,8 @@ def test_initial_images_depend_on_the_latents() -> None:
     generators = ClassGenerators(width=256, **shape)  # type: ignore[arg-type]
     weights = generators.initialize(torch.rand(generators.weights_KP.shape, generator=torch.Generator().manual_seed(0)))
     images = generators.generate(weights, generators.sample_latents(rng.make_key(0), 0, torch.tensor([0]), 50))
+    bound = math.sqrt(1 / 256)  # of the last layer: a larger one saturates the sigmoids
+    assert weights[0, -3 * 16**2 - 256 * 3 * 16**2 :].abs().max() == pytest.approx(bound, rel=1e-3)
     assert images[0].std(0).mean() > 0.03  # 0.006 without He's rule, about 0.25 between real images
 
 
@@ -130,6 +133,22 @@ def test_discriminator_of_the_vae_learns_to_find_the_image_of_a_reconstruction()
     real, labels = training.sample_real(training.clock)
     _, actual = training.discriminator.forward(training.discriminator.weights_P, real, labels)
     assert actual.shape == (size, NUM_FEATURES) and actual.std() > 0
+
+    weights, gradient = training.discriminator.require_grad(), []
+    training.discriminator.update = lambda *args: gradient.append(args[0])  # type: ignore[method-assign]
+    training._update_discriminator(training.clock)
+    head = networks.FlatParameters(training.discriminator.network, CPU.device)
+    assert head.unflatten(gradient[0], weights.dtype)["head.weight"].any()
+
+
+def test_reconstructions_have_the_class_of_their_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    training = VAETraining(tiny_data([6, 6]), tiny_recipe("vae"), RunContext(compute=CPU))  # type: ignore[arg-type]
+    step, forward, labels = training.clock, training.generator.forward, []
+    monkeypatch.setattr(training.generator, "forward", lambda *args: labels.append(args[2]) or forward(*args))
+    real, classes = training.sample_real(step)
+    assert torch.equal(training.make_fakes(real, classes, step)[1], classes.repeat(2))
+    training.generator_loss([learner.weights_P for learner in training.learners], step)
+    assert all(torch.equal(drawn, classes.repeat(2)) for drawn in labels) and len(labels) == 2
 
 
 def test_vae_trains_decoder_encoder_and_discriminator() -> None:

@@ -148,3 +148,9 @@ def test_capabilities() -> None:
 def test_augmentation_is_the_published_one(name: str) -> None:
     recipe: Any = METHODS[name].recipe()
     assert recipe.augment == "flip+crop+cutout"
+
+
+def test_published_settings() -> None:
+    recipes: dict[str, Any] = {name: METHODS[name].recipe() for name in ("gmmn", "vae")}
+    assert recipes["gmmn"].iterations == 40_000
+    assert recipes["vae"].kl_weight <= 0.001  # 0.05 made the encoder useless

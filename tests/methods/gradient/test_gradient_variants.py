@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -208,6 +209,28 @@ def test_cafe_aligns_all_layers_and_classifies_by_class_means(counts: list[int],
     torch.testing.assert_close(problem.losses[0], loss.detach(), rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(problem.velocity, expected, rtol=1e-3, atol=1e-4)
     torch.testing.assert_close(problem.images_NCHW, before - problem.recipe.lr * problem.velocity)
+
+
+def test_cafe_keeps_only_means_and_last_features_of_a_part() -> None:
+    parts, whole = (make_problem("cafe", [6, 6, 6], chunk=chunk) for chunk in (1, None))
+    saved = []
+    for problem in (parts, whole):
+        (chunk,) = problem.chunks
+        leaf = problem.images_NCHW.clone().requires_grad_()
+        real, images = problem.sample_batches(leaf, chunk)
+        parameters = problem.embedding_parameters()
+        _, last = problem.embed_real(parameters, real, chunk)
+        assert last.untyped_storage().nbytes() == last.nbytes
+        tensors: dict[int, int] = {}
+        with torch.autograd.graph.saved_tensors_hooks(partial(record_bytes, tensors), lambda tensor: tensor):
+            problem.embed_synthetic(parameters, images, chunk)
+        saved.append(sum(tensors.values()))
+    assert saved[0] < saved[1] / 2
+
+
+def record_bytes(tensors: dict[int, int], tensor: Tensor) -> Tensor:
+    tensors[tensor.data_ptr()] = tensor.nbytes
+    return tensor
 
 
 def test_cafe_halves_the_learning_rate_three_times() -> None:

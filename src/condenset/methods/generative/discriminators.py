@@ -36,7 +36,7 @@ class ConvTrunk(nn.Module):
 
 
 class Discriminator(nn.Module):
-    """A projection discriminator (Miyato and Koyama, 2018) with spectral norm in all layers.
+    """A projection discriminator (Miyato and Koyama, 2018) with spectral norm in all layers but that of the features.
 
     Args:
         channels: Channels of the images.

@@ -80,7 +80,7 @@ class GMMNTraining(GeneratorTraining):
 
     @property
     def learned(self) -> dict[str, Tensor]:
-        return {"generators": self.weights_KP, "moments": self.moments}
+        return {"class_generators": self.weights_KP, "moments": self.moments}
 
     def step(self) -> None:
         """Update the generators of all classes by Adam on the sum of the MMDs."""

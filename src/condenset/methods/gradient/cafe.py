@@ -26,6 +26,7 @@ from typing import Any, ClassVar
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from condenset import kernels, networks
 from condenset.config import check_non_negative_field
@@ -77,8 +78,8 @@ class FeatureAlignment(GradientMatching):
     recipe: CAFERecipe
 
     def split_classes(self, counts: list[int], max_classes: int) -> list[Chunk]:
-        """Return one chunk with all classes: the classification needs the means of all. Real images pass in parts."""
-        self.real_parts = split_evenly(len(counts), max_classes)
+        """Return one chunk with all classes: the classification needs the means of all. Images pass in parts."""
+        self.class_parts = split_evenly(len(counts), max_classes)
         return super().split_classes(counts, len(counts))
 
     def _compile(self, spec: str) -> None:
@@ -87,7 +88,7 @@ class FeatureAlignment(GradientMatching):
         kind = "unpooled" if is_built_in and hasattr(self.network, "blocks") else "last"
         embedding = networks.to_embedding(copy.deepcopy(self.network), kind)
         self.prefix = "" if is_built_in else "network."  # of the names of parameters within the embedding
-        with kernels.disable_kernels(blocks_only=True):  # they do not return the maps before a pooling
+        with kernels.disable_kernels(blocks_only=True):  # as in `embed_images`: decides whether to compile
             self.embed = functional_forward(embedding, self.run.compute, compiling=not self.networks.on_host)
         self.num_last = self.network.num_features if isinstance(self.network, networks.Network) else None
         weight_F = torch.tensor([1 + EMBEDDING_WEIGHT]) if kind == "last" else self._layer_weights(embedding)
@@ -102,8 +103,8 @@ class FeatureAlignment(GradientMatching):
 
     @property
     def num_parts(self) -> int:
-        """The number of chunks of real images and of steps of the network in a step."""
-        return len(self.real_parts) + super().num_parts
+        """The number of parts of real images and of steps of the network in a step."""
+        return len(self.class_parts) + super().num_parts
 
     def match(self) -> None:
         """Update the images of all classes by one step towards equal features."""
@@ -113,7 +114,7 @@ class FeatureAlignment(GradientMatching):
         real_KBCHW, images_KICHW = self.sample_batches(leaf, chunk)
         parameters = self.embedding_parameters()
         real_mean_KF, real_last_KBL = self.embed_real(parameters, real_KBCHW, chunk)
-        mean_KF = class_means(self.embed_images(parameters, images_KICHW), chunk.synthetic_weight_KI)
+        mean_KF = self.embed_synthetic(parameters, images_KICHW, chunk)
         loss = self.loss(real_mean_KF, real_last_KBL, mean_KF, chunk)
         (gradient,) = torch.autograd.grad(loss, leaf)
         self.update(self.images_NCHW, self.velocity, gradient)
@@ -133,12 +134,24 @@ class FeatureAlignment(GradientMatching):
     def embed_real(self, parameters: Parameters, real_KBCHW: Tensor, chunk: Chunk) -> tuple[Tensor, Tensor]:
         """Return the mean features of all layers (K, F), and the features of the last layer (K, B, L)."""
         means, last = [], []
-        for part in self.real_parts:
+        for part in self.class_parts:
             features_KBF = self.embed_images(parameters, real_KBCHW[part])
             means.append(class_means(features_KBF, chunk.real_weight_KB[part]))
-            last.append(features_KBF[:, :, -(self.num_last or features_KBF.shape[2]) :].float())
+            last_KBL = features_KBF[:, :, -(self.num_last or features_KBF.shape[2]) :]
+            last.append(last_KBL.to(torch.float32, copy=True))  # a view would keep the features of all layers
             self._check_stop()
         return torch.cat(means), torch.cat(last)
+
+    def embed_synthetic(self, parameters: Parameters, images_KICHW: Tensor, chunk: Chunk) -> Tensor:
+        """Return the mean features of all layers (K, F). If there are parts, the backward pass computes them again."""
+
+        def embed_part(part: slice) -> Tensor:
+            return class_means(self.embed_images(parameters, images_KICHW[part]), chunk.synthetic_weight_KI[part])
+
+        if len(self.class_parts) == 1:
+            return embed_part(self.class_parts[0])
+        options: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": self.networks.on_host}
+        return torch.cat([checkpoint(embed_part, part, **options) for part in self.class_parts])
 
     def embedding_parameters(self) -> Parameters:
         """Return the current parameters and buffers of the network, without its classifier."""
@@ -149,7 +162,7 @@ class FeatureAlignment(GradientMatching):
 
     def embed_images(self, parameters: Parameters, images_KNCHW: Tensor) -> Tensor:
         """Return (K, N, F) features of all layers."""
-        with kernels.disable_kernels(blocks_only=True):
+        with kernels.disable_kernels(blocks_only=True):  # they do not return the maps before a pooling
             features: Tensor = self.embed(parameters, images_KNCHW.flatten(0, 1).to(self.dtype))
         return features.view(*images_KNCHW.shape[:2], -1)
 
