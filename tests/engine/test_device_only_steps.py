@@ -87,6 +87,12 @@ def to_meta(value: Any, visited: dict[int, Any]) -> Any:
     return value
 
 
+def take_step(trainer: Trainer) -> None:
+    """Take a training step on four images."""
+    offsets = torch.arange(4, device=META)
+    trainer._step(offsets, trainer._random_streams(offsets))
+
+
 def run_on_meta(owner: Any, *steps: Callable[[], None]) -> None:
     """Run steps of an object without values; reading a value, or a shape that depends on one, fails by itself."""
     to_meta(owner, {})
@@ -116,7 +122,7 @@ def test_methods_with_a_network(counts: list[int], norm: str) -> None:
     for method in ("dc", "dsa"):
         gradient_matching = make_problem(GradientMatching, method, counts, network=network)
         trainer = gradient_matching.trainer
-        step = functools.partial(trainer._step, torch.arange(4, device=META))
+        step = functools.partial(take_step, trainer)
         run_on_meta(
             gradient_matching, gradient_matching.sample_network, gradient_matching.match, trainer._shuffle, step
         )
@@ -188,13 +194,13 @@ def test_training_with_a_forgetting_counter() -> None:
     data = DeviceDataset.from_data(tiny_data(EQUAL), CPU.device)
     counter = ForgettingCounter(len(data), CPU.device)
     trainer = Trainer("convnet(width=8, depth=2)", data, Protocol(), CPU, forgetting=counter)
-    run_on_meta(trainer, trainer._shuffle, lambda: trainer._step(torch.arange(4, device=META)))
+    run_on_meta(trainer, trainer._shuffle, lambda: take_step(trainer))
 
 
 def test_training_by_the_modern_protocol() -> None:
     data = DeviceDataset.from_data(tiny_data(EQUAL), CPU.device)
     trainer = Trainer("convnet(width=8, depth=2)", data, Protocol.modern(), CPU)
-    run_on_meta(trainer, trainer._shuffle, lambda: trainer._step(torch.arange(4, device=META)))
+    run_on_meta(trainer, trainer._shuffle, lambda: take_step(trainer))
 
 
 @pytest.mark.parametrize(
