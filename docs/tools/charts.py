@@ -1,6 +1,6 @@
 """Draw pictures of the guides.
 
-python docs/tools/charts.py    # after the records of CIFAR-10 or digits or the augmentation have changed
+python docs/tools/charts.py    # after the records of CIFAR-10, those of digits or the augmentation have changed
 """
 
 from __future__ import annotations

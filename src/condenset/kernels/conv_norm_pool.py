@@ -8,7 +8,7 @@ from torch.autograd.function import once_differentiable
 
 from condenset.kernels import conv_norm_pool_backward as backward_code
 from condenset.kernels import conv_norm_pool_forward as forward_code
-from condenset.kernels.image_sums import sum_images
+from condenset.kernels.image_sums import sum_norm_gradients
 from condenset.kernels.runtime import launch, num_programs, triton
 
 MAX_CHANNELS = 128  # output channels that fit into one program
@@ -47,9 +47,8 @@ class _ConvNormReluPool(torch.autograd.Function):
             backward_code.norm_sums, (num_programs(num, grads.device, 2 // blocks), blocks), *inputs,
             *sums_and_products, num, **sizes, BLOCK_M=64, BLOCK_C=block, num_warps=4, num_stages=1,
         )  # fmt: skip
-        totals = None
-        if ctx.batch_norm or ctx.needs_input_grad[2]:
-            totals = sum_images(sums_and_products, torch.float32 if ctx.batch_norm else gain.dtype)
+        needed = ctx.needs_input_grad[2]
+        totals = sum_norm_gradients(sums_and_products, gain.dtype, batch_norm=ctx.batch_norm, needed=needed)
         inputs = (*inputs, *(sums_and_products if totals is None or not ctx.batch_norm else totals))
         image_grad = filter_grad = None
         if ctx.needs_input_grad[0]:

@@ -29,3 +29,19 @@ def sum_images(values_MNC: Tensor, dtype: torch.dtype) -> Tensor:
     grid = (matrices, triton.cdiv(channels, BLOCK_C))
     launch(_sum_images, grid, values_MNC, out, num, CHANNELS=channels, BLOCK_N=BLOCK_N, BLOCK_C=BLOCK_C)
     return out
+
+
+def sum_norm_gradients(
+    sums_and_products_2NC: Tensor, dtype: torch.dtype, *, batch_norm: bool, needed: bool
+) -> Tensor | None:
+    """Return the gradients of bias and gain, (2, C), if they are needed: batch norm needs them for the maps too.
+
+    Args:
+        sums_and_products_2NC: The sums over each plane of the gradients, and of gradient times normalised value.
+        dtype: The dtype of bias and gain. For batch norm the result is float32.
+        batch_norm: Whether the norm is batch norm.
+        needed: Whether bias and gain need gradients.
+    """
+    if not (batch_norm or needed):
+        return None
+    return sum_images(sums_and_products_2NC, torch.float32 if batch_norm else dtype)

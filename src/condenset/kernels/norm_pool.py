@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from condenset.kernels import norm_pool_registers, norm_pool_triton
-from condenset.kernels.image_sums import sum_images
+from condenset.kernels.image_sums import sum_norm_gradients
 from condenset.kernels.runtime import NORM_EPSILON, launch, triton
 
 MAX_PIXELS = 256  # pooled pixels per plane that fit into the registers of a program
@@ -58,18 +58,17 @@ class _NormReluPool(torch.autograd.Function):
             grads = grads.contiguous(memory_format=torch.channels_last)
         sums_and_products, out = torch.empty(2, num, channels, device=maps.device), torch.empty_like(maps)
         inputs, size = (maps, gain, bias, means, rstds, grads), (height, width, channels)
+        summing = {"batch_norm": ctx.batch_norm, "needed": ctx.needs_input_grad[1]}
         if in_registers:
             grid, options = _grid_in_registers(num, channels, height * width // 4, 64)
             outputs, strides = (*sums_and_products, out), _pixel_and_channel_stride(grads)
             launch(norm_pool_registers.backward_in_registers, grid, *inputs, *outputs, *size, *strides, **options)
-            totals = sum_images(sums_and_products, gain.dtype) if ctx.needs_input_grad[1] else None
+            totals = sum_norm_gradients(sums_and_products, gain.dtype, **summing)
         else:
             grid, options = _grid(num, channels)
             per_image, count = int(not ctx.batch_norm), float(height * width * (num if ctx.batch_norm else 1))
             launch(norm_pool_triton.norm_sums, grid, *inputs, *sums_and_products, *size, per_image, **options)
-            totals = None
-            if ctx.batch_norm or ctx.needs_input_grad[1]:
-                totals = sum_images(sums_and_products, torch.float32 if ctx.batch_norm else gain.dtype)
+            totals = sum_norm_gradients(sums_and_products, gain.dtype, **summing)
             terms = sums_and_products if totals is None or not ctx.batch_norm else totals
             launch(norm_pool_triton.map_grads, grid, *inputs, *terms, out, count, *size, per_image, **options)
         bias_grad, gain_grad = (None, None) if totals is None else totals.to(gain.dtype)

@@ -24,14 +24,14 @@ def forward_in_registers(
     HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr,
     CHANNELS: tl.constexpr,
-    ROW: tl.constexpr,
-    COLUMN: tl.constexpr,
+    PIXEL_STRIDE: tl.constexpr,
+    CHANNEL_STRIDE: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):
     """Map maps (N, H, W, C) of even sides to out (N, H/2, W/2, C). A program reads BLOCK_C planes of an image.
 
-    ROW and COLUMN are the strides of pixels and channels in `out`.
+    The strides are those of `out`.
     """
     image = tl.program_id(0).to(tl.int64)
     c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
@@ -55,7 +55,7 @@ def forward_in_registers(
     shift = tl.load(bias + c, mask=c_mask, other=0.0).to(tl.float32) - mean * scale
     total = norm_relu(v0, scale, shift) + norm_relu(v1, scale, shift)
     total += norm_relu(v2, scale, shift) + norm_relu(v3, scale, shift)
-    target = out + image * (num // 4) * CHANNELS + m[:, None] * ROW + c[None, :] * COLUMN
+    target = out + image * (num // 4) * CHANNELS + m[:, None] * PIXEL_STRIDE + c[None, :] * CHANNEL_STRIDE
     tl.store(target, (total * 0.25).to(out.dtype.element_ty), mask=inside)
 
 
@@ -85,14 +85,14 @@ def backward_in_registers(
     HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr,
     CHANNELS: tl.constexpr,
-    ROW: tl.constexpr,
-    COLUMN: tl.constexpr,
+    PIXEL_STRIDE: tl.constexpr,
+    CHANNEL_STRIDE: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):
     """Compute what `norm_sums` and `map_grads` do, for instance norm and maps of even sides, reading them once.
 
-    ROW and COLUMN are the strides of pixels and channels in `grads`.
+    The strides are those of `grads`.
     """
     image = tl.program_id(0).to(tl.int64)
     c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
@@ -103,7 +103,7 @@ def backward_in_registers(
     mean, rstd, scale, shift = norm_scale_shift(gain, bias, means, rstds, image, c, c_mask, CHANNELS)
     m = tl.arange(0, BLOCK_M)
     inside = (m < num // 4)[:, None] & c_mask[None, :]
-    source = grads + image * (num // 4) * CHANNELS + m[:, None] * ROW + c[None, :] * COLUMN
+    source = grads + image * (num // 4) * CHANNELS + m[:, None] * PIXEL_STRIDE + c[None, :] * CHANNEL_STRIDE
     grad = tl.load(source, mask=inside, other=0.0).to(tl.float32) * 0.25
     v0 = load_corner(maps, m, c, inside, 0, WIDTH, CHANNELS)
     v1 = load_corner(maps, m, c, inside, 1, WIDTH, CHANNELS)

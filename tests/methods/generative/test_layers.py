@@ -67,6 +67,6 @@ def test_generator_and_discriminator_fit_the_image_size(size: int, doublings: in
     for num_features in (None, 5):
         judge = Discriminator(channels=3, size=size, num_classes=2, width=4, num_features=num_features)
         scores, features = judge(images, labels)
-        assert scores.shape == (3,) and features.shape == (3, num_features or 0)
+        assert scores.shape == (3,) and features.shape == (3, num_features or 4)
     mean, log_variance = Encoder(channels=3, size=size, width=4)(images)
     assert mean.shape == log_variance.shape == (3, LATENT_SIZE)

@@ -8,7 +8,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from condenset import networks
 from condenset.engine import ComputeDevice, rng
 from condenset.methods.generative.generators import ClassGenerators
 from condenset.methods.generative.gmmn import NUM_BANDWIDTHS, GMMNTraining
@@ -134,11 +133,11 @@ def test_discriminator_of_the_vae_learns_to_find_the_image_of_a_reconstruction()
     _, actual = training.discriminator.forward(training.discriminator.weights_P, real, labels)
     assert actual.shape == (size, NUM_FEATURES) and actual.std() > 0
 
-    weights, gradient = training.discriminator.require_grad(), []
-    training.discriminator.update = lambda *args: gradient.append(args[0])  # type: ignore[method-assign]
+    gradients: list[torch.Tensor] = []
+    training.discriminator.update = lambda *args: gradients.append(args[0])  # type: ignore[method-assign]
     training._update_discriminator(training.clock)
-    head = networks.FlatParameters(training.discriminator.network, CPU.device)
-    assert head.unflatten(gradient[0], weights.dtype)["head.weight"].any()
+    by_name = training.discriminator.layout.unflatten(gradients[0], torch.float32)
+    assert by_name["head.weight"].any()
 
 
 def test_reconstructions_have_the_class_of_their_image(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,7 +43,7 @@ class Discriminator(nn.Module):
         size: Image size.
         num_classes: Number of classes.
         width: Channels of the maps.
-        num_features: Number of features, a linear map of the last map's sums over all pixels. None: no features.
+        num_features: Number of features, a linear map of the last map's sums over all pixels. None: the sums.
     """
 
     def __init__(
@@ -54,15 +54,14 @@ class Discriminator(nn.Module):
         self.trunk = ConvTrunk(channels=channels, size=size, width=width, conv=SpectralConv2d)
         self.output = SpectralLinear(width, 1)
         self.embedding = SpectralLinear(num_classes, width, bias=False)
-        self.head = nn.Linear(width, num_features, bias=False) if num_features else None
+        self.head = nn.Linear(width, num_features, bias=False) if num_features else nn.Identity()
 
     def forward(self, images_NCHW: Tensor, labels_N: Tensor) -> tuple[Tensor, Tensor]:
         """Return (N,) scores, high for real images of the given classes, and (N, F) features, in float32."""
         sums_NW = self.trunk(images_NCHW).float().sum((2, 3))
         embedding_NW = self.embedding(F.one_hot(labels_N, self.num_classes).to(sums_NW.dtype))
         scores_N = self.output(sums_NW)[:, 0] + (embedding_NW * sums_NW).sum(1)
-        features_NF = self.head(sums_NW) if self.head else sums_NW[:, :0]
-        return scores_N.float(), features_NF.float()
+        return scores_N.float(), self.head(sums_NW).float()
 
 
 class Encoder(nn.Module):
