@@ -1,11 +1,12 @@
 """Shared fixtures. Without a GPU, kernels run in the interpreter of Triton.
 
 The controller of pytest-xdist reads this file before it starts processes for the tests. So nothing here imports PyTorch
-before the tests are collected.
+before the tests run.
 """
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import os
 import signal
@@ -17,6 +18,13 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # threads slow down tiny tensors;
 
 import hypothesis
 import pytest
+
+if "TRITON_INTERPRET" not in os.environ:  # Triton reads this when the kernels are imported
+    try:
+        ctypes.CDLL("libcuda.so.1")
+        os.environ["TRITON_INTERPRET"] = "0"
+    except OSError:  # no driver of NVIDIA
+        os.environ["TRITON_INTERPRET"] = "1"
 
 if TYPE_CHECKING:
     from helpers.command_line import CommandRunner
@@ -34,14 +42,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     from helpers.scheduling import GroupScheduling
 
     return GroupScheduling(config, log) if config.getoption("dist") == "loadgroup" else None
-
-
-def pytest_collectstart() -> None:
-    """Choose how kernels run before the first test imports them. The controller of pytest-xdist collects no tests."""
-    if "TRITON_INTERPRET" not in os.environ:
-        import torch
-
-        os.environ["TRITON_INTERPRET"] = "0" if torch.cuda.is_available() else "1"
 
 
 @pytest.fixture(autouse=True)
