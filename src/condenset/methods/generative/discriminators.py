@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -32,6 +33,7 @@ class ConvTrunk(nn.Module):
 
     def forward(self, images_NCHW: Tensor) -> Tensor:
         """Return the (N, width, size, size) map of images."""
+        images_NCHW = images_NCHW.contiguous(memory_format=torch.channels_last)  # in which convolutions are faster
         return F.relu(self.blocks(images_NCHW))
 
 

@@ -69,8 +69,7 @@ class ConditionalBatchNorm(nn.Module):
     def forward(self, maps: Tensor, classes_NK: Tensor) -> Tensor:
         """Normalise (N, channels, H, W) maps of images with one-hot classes."""
         scale, shift = (layer(classes_NK)[:, :, None, None] for layer in (self.scale, self.shift))
-        normalized: Tensor = self.norm(maps) * (1 + scale) + shift
-        return normalized
+        return torch.addcmul(shift, self.norm(maps), 1 + scale)
 
 
 class UpBlock(nn.Module):
