@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from condenset.methods.matching.dm import make_variant
+from condenset.methods.matching.dm import digits_calibration, make_variant
 from condenset.methods.matching.recipe import PARTITIONED_LR, PartitionedRecipe
 
 
@@ -27,4 +27,5 @@ METHOD = make_variant(
     "DANCE: partitioned images matched in interpolated networks and calibrated by trained ones.",
     source="Zhang et al., IJCAI 2024",
     lr_per_image=PARTITIONED_LR,
+    more_presets=lambda ipc, dataset, size: digits_calibration(dataset, size),
 )

@@ -233,6 +233,11 @@ def paper_schedule(ipc: int, dataset: str, size: int) -> dict[str, Any]:
     return {"iterations": 500} if (dataset, size) == DIGITS else {}
 
 
+def digits_calibration(dataset: str, size: int) -> dict[str, Any]:
+    """Return less calibration for the digits than for photos, for methods with trained networks."""
+    return {"calibration": 0.1} if (dataset, size) == DIGITS else {}
+
+
 def _digits_iterations(ipc: int) -> int:
     """Return the iterations of the quick settings for the digits."""
     return 100 if ipc <= 10 else 200

@@ -17,8 +17,10 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
+from condenset.augment import DEFAULT_STRATEGY
 from condenset.methods.common import MIN_PARTITION_SIZE
 from condenset.methods.matching.dm import METHOD as DM
+from condenset.methods.matching.dm import digits_calibration
 from condenset.methods.matching.dm import presets as dm_presets
 from condenset.methods.matching.recipe import DMRecipe
 from condenset.training.protocol import DIGITS
@@ -56,9 +58,11 @@ def presets(ipc: int, dataset: str, size: int) -> dict[str, Any]:
         settings["iterations"] = 5_000
     if size >= 64:
         settings |= LARGE_IMAGES
+    settings |= {"lr": max(5.0, float(ipc)), "partition": choose_partition(ipc, size)}
     if (dataset, size) == DIGITS:
-        settings |= {**dm_presets(ipc, dataset, size), "iterations": 200}
-    return {**settings, "lr": max(5.0, float(ipc)), "partition": choose_partition(ipc, size)}
+        quick = {"iterations": 200, "lr": max(1.0, ipc / 2), "augment": DEFAULT_STRATEGY}
+        settings |= {**dm_presets(ipc, dataset, size), **quick, **digits_calibration(dataset, size)}
+    return settings
 
 
 def choose_partition(ipc: int, size: int) -> int:

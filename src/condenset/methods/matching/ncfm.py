@@ -7,9 +7,10 @@ the paper's optional network that learns them is left out.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from condenset.methods.matching.dm import METHOD as DM
-from condenset.methods.matching.dm import make_variant
+from condenset.methods.matching.dm import digits_calibration, make_variant
 from condenset.methods.matching.recipe import PARTITIONED_LR, PartitionedRecipe
 from condenset.training.protocol import DIGITS
 
@@ -24,9 +25,12 @@ class NCFMRecipe(PartitionedRecipe):
     calibration: float = 1.0
 
 
-def more_presets(ipc: int, dataset: str, size: int) -> dict[str, str]:
-    """Return quick settings for the digits: the frequencies take most of the time on a CPU."""
-    return {"objective": "characteristic(frequencies=256)"} if (dataset, size) == DIGITS else {}
+def more_presets(ipc: int, dataset: str, size: int) -> dict[str, Any]:
+    """Return quick settings for the digits: smaller steps, and few frequencies, which take most of the time."""
+    if (dataset, size) != DIGITS:
+        return {}
+    quick = {"objective": "characteristic(frequencies=256)", "lr": 0.05 * ipc}
+    return {**quick, **digits_calibration(dataset, size)}
 
 
 METHOD = make_variant(

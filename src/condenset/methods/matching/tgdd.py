@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from condenset.methods.matching.dm import make_variant
+from condenset.methods.matching.dm import digits_calibration, make_variant
 from condenset.methods.matching.recipe import PARTITIONED_LR, PartitionedRecipe
 
 
@@ -25,5 +25,8 @@ METHOD = make_variant(
     "TGDD: partitioned images matched in and calibrated by networks at all stages of their training.",
     source="Ran et al., 2025",
     lr_per_image=PARTITIONED_LR,
-    more_presets=lambda ipc, dataset, size: {"calibration": 2.5 if ipc <= 10 else 0.5},
+    more_presets=lambda ipc, dataset, size: {
+        "calibration": 2.5 if ipc <= 10 else 0.5,
+        **digits_calibration(dataset, size),
+    },
 )
