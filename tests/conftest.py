@@ -1,4 +1,4 @@
-"""Shared fixtures. Without a GPU, kernels run in the interpreter of Triton.
+"""Shared fixtures. Kernels run in Triton's interpreter, unless the machine has the driver of an NVIDIA GPU.
 
 The controller of pytest-xdist reads this file before it starts processes for the tests. So nothing here imports PyTorch
 before the tests run.

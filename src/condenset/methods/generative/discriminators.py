@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from condenset.methods.generative.generators import LATENT_SIZE
-from condenset.methods.generative.layers import DownBlock, SpectralConv2d, SpectralLinear
+from condenset.methods.generative.layers import DownBlock, SpectralConv2d, SpectralLinear, to_channels_last
 
 MAX_LAST_SIZE = 8  # pixels of the last map
 NUM_LAST_BLOCKS = 2  # that keep the size of the map
@@ -33,8 +32,7 @@ class ConvTrunk(nn.Module):
 
     def forward(self, images_NCHW: Tensor) -> Tensor:
         """Return the (N, width, size, size) map of images."""
-        images_NCHW = images_NCHW.contiguous(memory_format=torch.channels_last)  # in which convolutions are faster
-        return F.relu(self.blocks(images_NCHW))
+        return F.relu(self.blocks(to_channels_last(images_NCHW)))
 
 
 class Discriminator(nn.Module):

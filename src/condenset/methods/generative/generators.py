@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from condenset.engine import rng
-from condenset.methods.generative.layers import SpectralConv2d, SpectralLinear, UpBlock
+from condenset.methods.generative.layers import SpectralConv2d, SpectralLinear, UpBlock, to_channels_last
 
 LATENT_SIZE = 64
 MIN_SIZE = 4  # pixels of the first map
@@ -96,7 +96,7 @@ class ConvGenerator(ImageGenerator):
         classes_NK = F.one_hot(labels_N, self.num_classes).to(latents_NZ.dtype)
         maps = self.first(torch.cat((latents_NZ, classes_NK), dim=1))
         maps = maps.view(-1, self.width, self.first_size, self.first_size)
-        maps = maps.contiguous(memory_format=torch.channels_last)  # in which convolutions are faster
+        maps = to_channels_last(maps)
         for block in self.blocks:
             maps = block(maps, classes_NK)
         maps = self.last(F.relu(self.norm(maps))).contiguous()

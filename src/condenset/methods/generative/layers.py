@@ -10,6 +10,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
+def to_channels_last(maps: Tensor) -> Tensor:
+    """Return maps in the layout in which convolutions and norms are faster, measured on a CPU."""
+    if maps.device.type == "mps":  # some versions of PyTorch have wrong gradients of batch norm there
+        return maps
+    return maps.to(memory_format=torch.channels_last)
+
+
 def divide_by_spectral_norm(weight: Tensor, direction: Tensor, *, update: bool) -> Tensor:
     """Return a weight divided by its largest singular value (Miyato et al., 2018).
 

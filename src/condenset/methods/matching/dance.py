@@ -1,7 +1,7 @@
 """DANCE (Zhang et al., IJCAI 2024): networks between their initial and their trained state, and calibration.
 
 Settings of the paper: partition with factor 2, 5 networks of 60 epochs, cross-entropy of the trained network with
-weight 1, colour, crop and cutout together, pixels kept in their range.
+weight 1, colour, crop and cutout together, pixels kept in their range. Digits have less calibration.
 """
 
 from __future__ import annotations
@@ -27,5 +27,5 @@ METHOD = make_variant(
     "DANCE: partitioned images matched in interpolated networks and calibrated by trained ones.",
     source="Zhang et al., IJCAI 2024",
     lr_per_image=PARTITIONED_LR,
-    more_presets=lambda ipc, dataset, size: digits_calibration(dataset, size),
+    more_presets=digits_calibration,
 )

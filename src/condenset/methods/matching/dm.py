@@ -233,8 +233,8 @@ def paper_schedule(ipc: int, dataset: str, size: int) -> dict[str, Any]:
     return {"iterations": 500} if (dataset, size) == DIGITS else {}
 
 
-def digits_calibration(dataset: str, size: int) -> dict[str, Any]:
-    """Return less calibration for the digits than for photos, for methods with trained networks."""
+def digits_calibration(ipc: int, dataset: str, size: int) -> dict[str, Any]:
+    """Return less calibration for the digits than for photos."""
     return {"calibration": 0.1} if (dataset, size) == DIGITS else {}
 
 

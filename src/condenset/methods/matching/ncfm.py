@@ -1,7 +1,7 @@
 """NCFM (Wang et al., CVPR 2025): match the characteristic functions of the features.
 
 Settings of the paper: partition with factor 2, 4,096 frequencies, 20 trained networks. Frequencies are standard normal;
-the paper's optional network that learns them is left out.
+the paper's optional network that learns them is left out. Digits have their own settings.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def more_presets(ipc: int, dataset: str, size: int) -> dict[str, Any]:
     if (dataset, size) != DIGITS:
         return {}
     quick = {"objective": "characteristic(frequencies=256)", "lr": 0.05 * ipc}
-    return {**quick, **digits_calibration(dataset, size)}
+    return {**quick, **digits_calibration(ipc, dataset, size)}
 
 
 METHOD = make_variant(

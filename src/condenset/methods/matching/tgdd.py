@@ -1,7 +1,7 @@
 """TGDD (Ran et al., 2025): networks from all stages of their training, calibrated by a later stage.
 
 Settings of the paper: partition with factor 2, states of networks of 60 epochs, cross-entropy of a state up to a tenth
-of the training later, with weight 2.5 up to 10 images per class and 0.5 above.
+of the training later, with weight 2.5 up to 10 images per class and 0.5 above. Digits have less.
 """
 
 from __future__ import annotations
@@ -27,6 +27,6 @@ METHOD = make_variant(
     lr_per_image=PARTITIONED_LR,
     more_presets=lambda ipc, dataset, size: {
         "calibration": 2.5 if ipc <= 10 else 0.5,
-        **digits_calibration(dataset, size),
+        **digits_calibration(ipc, dataset, size),
     },
 )
