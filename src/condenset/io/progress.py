@@ -40,6 +40,9 @@ class NullProgress:
     def update(self, done: float, note: str = "") -> None:
         """Show that `done` steps are complete."""
 
+    def restart_rate(self) -> None:
+        """Measure the rate from the next update on, because it contains steps that were loaded from a checkpoint."""
+
     def send_files(self) -> None:
         """Send the files that a task on an engine has written. Displays do nothing."""
 
@@ -63,7 +66,7 @@ class ProgressBar(NullProgress):
         self.last_line = self.start_time = time.monotonic()
         self.has_warned = False  # about more than ten minutes remaining
         self.remaining_seconds: float | None = None
-        self.baseline: tuple[float, float] | None = None  # steps and time at the first update
+        self.baseline: tuple[float, float] | None = None  # steps and time that the rate is measured from
         self.total: int | None = None
 
     def start(self, description: str, total: int | None, done: int = 0, *, unit: str = "") -> None:
@@ -119,6 +122,9 @@ class ProgressBar(NullProgress):
             total = "" if self.total is None else f" of {self._format_done(self.total)}"
             parts = [text for text in (self._format_done(shown) + total, note, remaining_text) if text]
             self._print(f"{self.description}: {', '.join(parts)}")
+
+    def restart_rate(self) -> None:
+        self.baseline = None
 
     def _describe_long_run(self, remaining: float, rate: float) -> str:
         """Return the warning about more than ten minutes remaining, or nothing if there are fewer."""

@@ -133,6 +133,8 @@ class _RunMonitor(TaskMonitor):
     def __init__(self, run: RunContext, tasks: Sequence[Task], directory: Path, total: float, done: float) -> None:
         self.run, self.tasks, self.directory, self.total, self.done = run, tasks, directory, total, done
         self.shares = [0.0] * len(tasks)
+        # Tasks of an interrupted run, whose first share contains the steps of their checkpoint
+        self.resumed = {index for index, task in enumerate(tasks) if (directory / task.key).exists()}
         self.nodes: dict[int, str] = {}
         self.num_done = 0
 
@@ -153,15 +155,21 @@ class _RunMonitor(TaskMonitor):
 
     def update(self, shares: Mapping[int, float]) -> None:
         for index, share in shares.items():
-            self.shares[index] = share
+            self._set_share(index, share)
         self.show()
 
     def finish(self, index: int) -> None:
         """Count a finished task."""
-        self.shares[index] = 1.0
+        self._set_share(index, 1.0)
         self.num_done += 1
         self.run.log_event("task", name=self.tasks[index].name, state="finished", node=self.nodes.get(index, ""))
         self.show()
+
+    def _set_share(self, index: int, share: float) -> None:
+        self.shares[index] = share
+        if share and index in self.resumed:
+            self.resumed.remove(index)
+            self.run.progress.restart_rate()
 
     def show(self) -> None:
         """Show the progress of all tasks, weighted by their work."""
