@@ -100,8 +100,22 @@ def test_snapshots_with_some_images_have_no_accuracies(
     assert condenset("run", toy, *RUN, "--out", "a").code == 0
     content = collect_content(Path("a"))
     assert [len(item.snapshots) for item in content.sets] == [0, 2] and content.curve_command == ""
-    with pytest.raises(UserError, match="the snapshots of a have only some images of their sets"):
+    with pytest.raises(UserError, match="the snapshots of a cannot be scored: they have only some images of their set"):
         cs.write_report("a", num_networks=1, verbose=False)
+
+
+def test_snapshots_of_whitened_sets_have_no_accuracies(condenset: CommandRunner, toy: Path) -> None:
+    whitened = ("--method", "dm", *RUN, "--zca", "--no-whole")
+    assert condenset("run", toy, *whitened, "--out", "a").code == 0
+    assert collect_content(Path("a")).curve_command == ""
+    line = condenset("report", "a", "--nets", 1).error_line
+    problem = "they have pixels from 0 to 1, and the images of a set with ZCA whitening exceed this range"
+    assert line == f"the snapshots of a cannot be scored: {problem}"
+    score = {"job": "dm-2", "step": 0, "seconds": 0.0, "accuracy": 0.1, "networks": 1}  # of an earlier version
+    Path("a/snapshots/scores.json").write_text(json.dumps([score]))
+    content = collect_content(Path("a"))
+    assert content.snapshot_scores == []
+    assert content.notices == [f"The curve of accuracy leaves out dm-2: its snapshots cannot be scored, {problem}."]
 
 
 @pytest.mark.parametrize(("name", "message"), [("none", "no such directory"), ("empty", "is not a run")])

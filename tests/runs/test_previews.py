@@ -113,8 +113,8 @@ def test_small_sets_are_stored_whole(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(snapshots, "MAX_WHOLE_BYTES", condensed.images.numel() - 1)
     write_snapshot(tmp_path, 6, condensed)
     whole, part = read_snapshots(tmp_path, condensed)
-    assert whole.has_all_images(condensed) and whole.indices.tolist() == list(range(len(condensed)))
-    assert not part.has_all_images(condensed)
+    assert whole.find_problem(condensed) == "" and whole.indices.tolist() == list(range(len(condensed)))
+    assert part.find_problem(condensed) == "they have only some images of their set, or in a smaller size"
 
 
 def test_images_are_stored_in_class_order(tmp_path: Path) -> None:

@@ -45,9 +45,12 @@ class Snapshot:
     images: Tensor
     indices: Tensor
 
-    def has_all_images(self, condensed: CondensedSet) -> bool:
-        """Return whether it has all images of its set, in their size, so that networks can train on it."""
-        return self.images.shape == condensed.images.shape
+    def find_problem(self, condensed: CondensedSet) -> str:
+        """Return why networks cannot train on it as they train on its set. Empty: they can."""
+        if condensed.whitening is not None:
+            return "they have pixels from 0 to 1, and the images of a set with ZCA whitening exceed this range"
+        is_complete = self.images.shape == condensed.images.shape
+        return "" if is_complete else "they have only some images of their set, or in a smaller size"
 
 
 def spaced_steps(num: int, iterations: int) -> frozenset[int]:

@@ -76,13 +76,13 @@ def _collect_run(directory: Path, splits: Splits | None) -> ReportContent:
         except UserError as error:
             data_problem = f"the dataset is not available ({one_line(error)})."
     train = splits.train if splits else None
-    has_curve = any(snapshot.has_all_images(item.condensed) for item in sets for snapshot in item.snapshots)
+    has_curve = any(item.snapshots and not item.snapshot_problem for item in sets)
     return ReportContent(
         title=f"{sets[0].condensed.provenance.get('dataset') if sets else Path(plan.dataset).name}, condensed",
         records=[{**record, "label": name_job(record["method"], record["ipc"])} for record in records],
         sets=sets,
         steps=list(_iter_steps(directory, {job.name: name_job(job.method, job.ipc) for job in plan.condense_jobs})),
-        snapshot_scores=_read_curve(directory, plan, records),
+        snapshot_scores=_read_curve(directory, plan, records, sets, notices),
         curve_command=name_curve_command(directory) if plan.protocol and has_curve else "",
         train=train,
         data_problem=data_problem,
@@ -97,16 +97,23 @@ def _no_results(directory: Path) -> UserError:
     return UserError(f"{directory} has no results yet: finish it with '{format_command('resume', directory)}'")
 
 
-def _read_curve(directory: Path, plan: Plan, records: list[Record]) -> list[Record]:
+def _read_curve(
+    directory: Path, plan: Plan, records: list[Record], sets: list[ReportedSet], notices: list[str]
+) -> list[Record]:
     """Return the accuracies of the snapshots of each set, and of the set itself as the last point."""
     scores, curve = read_snapshot_scores(directory), list[Record]()
+    problems = {item.label: item.snapshot_problem for item in sets if scores}
     for job in plan.condense_jobs:
-        points = [{**score, "label": name_job(job.method, job.ipc)} for score in scores if score["job"] == job.name]
+        label = name_job(job.method, job.ipc)
+        if problem := problems.get(label):  # also of scores that an earlier version stored
+            notices.append(f"The curve of accuracy leaves out {job.name}: its snapshots cannot be scored, {problem}.")
+            continue
+        points = [{**score, "label": label} for score in scores if score["job"] == job.name]
         finals = [record for record in records if name_set(record["method"], record["ipc"]) == job.name]
         for record in finals if points else ():
             if job.recipe and "accuracy_mean" in record and record["condense_seconds"] is not None:
                 fields = {"seconds": record["condense_seconds"], "accuracy": record["accuracy_mean"]}
-                points.append({"label": points[0]["label"], "step": job.recipe.image_steps, **fields})
+                points.append({"label": label, "step": job.recipe.image_steps, **fields})
         curve += sorted(points, key=lambda point: point["seconds"])
     return curve
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 from condenset.data.condensed_set import CondensedSet
@@ -54,7 +53,7 @@ def score_snapshots(directory: Path, plan: Plan, splits: Splits, num_networks: i
         progress: The progress display.
 
     Raises:
-        UserError: No snapshot has all images of its set.
+        UserError: Networks cannot train on any snapshot.
     """
     assert plan.protocol is not None, "read_snapshot_plan checks it"
     compute = ComputeDevice.select(plan.device, plan.precision)
@@ -63,12 +62,14 @@ def score_snapshots(directory: Path, plan: Plan, splits: Splits, num_networks: i
     with lock_directory(directory):
         scores = read_snapshot_scores(directory)
         scored = {(entry["job"], entry["step"]) for entry in scores if entry["networks"] >= num_networks}
-        complete = list(_iter_snapshots(plan, directory))
-        if not complete:
-            raise UserError(f"the snapshots of {directory} have only some images of their sets, so none can be scored")
-        missing = [entry for entry in complete if (entry[0], entry[1].step) not in scored]
-        for number, (job, snapshot, condensed) in enumerate(missing, start=1):
+        usable, problems = _read_usable_snapshots(plan, directory)
+        if not usable:
+            raise UserError(f"the snapshots of {directory} cannot be scored: {'; '.join(problems)}")
+        missing = [entry for entry in usable if (entry[0], entry[1].step) not in scored]
+        for number, (job, snapshot, final) in enumerate(missing, start=1):
             progress.job_label = f"{number}/{len(missing)}"
+            images = to_unit_range(snapshot.images[snapshot.indices.argsort()])
+            condensed = dataclasses.replace(final, images=images, compact=None, partition=1, step_sizes=None)
             accuracy = score_set(condensed, splits.require_test(), protocol, run, f"{job}, {snapshot.step}").mean
             scores = [entry for entry in scores if (entry["job"], entry["step"]) != (job, snapshot.step)]
             fields = {"step": snapshot.step, "seconds": snapshot.seconds, "accuracy": accuracy}
@@ -98,15 +99,18 @@ def _are_scores(value: object) -> bool:
     )
 
 
-def _iter_snapshots(plan: Plan, directory: Path) -> Iterator[tuple[str, Snapshot, CondensedSet]]:
-    """Yield the job, the snapshot and its images as a set. Snapshots that lack images of the set are left out."""
+def _read_usable_snapshots(plan: Plan, directory: Path) -> tuple[list[tuple[str, Snapshot, CondensedSet]], list[str]]:
+    """Return the job, the snapshot and its set for all snapshots that networks can train on; why not on the others."""
+    usable, problems = list[tuple[str, Snapshot, CondensedSet]](), list[str]()
     for job in plan.condense_jobs:
         path = plan.set_path(job, directory)
         if not path.exists():
+            problems.append(f"{path} does not exist")
             continue
-        final = CondensedSet.load(path)
-        for snapshot in read_snapshots(directory, final):
-            if snapshot.has_all_images(final):
-                images = to_unit_range(snapshot.images[snapshot.indices.argsort()])
-                condensed = dataclasses.replace(final, images=images, compact=None, partition=1, step_sizes=None)
-                yield job.name, snapshot, condensed
+        condensed = CondensedSet.load(path)
+        for snapshot in read_snapshots(directory, condensed):
+            if problem := snapshot.find_problem(condensed):
+                problems.append(problem)
+            else:
+                usable.append((job.name, snapshot, condensed))
+    return usable, list(dict.fromkeys(problems))

@@ -37,6 +37,11 @@ class ReportedSet:
     file: str = ""
 
     @property
+    def snapshot_problem(self) -> str:
+        """Why networks cannot train on the snapshots. Empty: they can, or there are none."""
+        return self.snapshots[0].find_problem(self.condensed) if self.snapshots else ""
+
+    @property
     def is_synthetic(self) -> bool:
         """Whether the images were learned. Coreset methods select real images."""
         return is_synthetic(str(self.condensed.provenance.get("method")))
