@@ -6,6 +6,7 @@ import dataclasses
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import condenset as cs
@@ -16,6 +17,7 @@ from condenset.pipeline.datasets import reload_data
 from condenset.pipeline.report.content import collect_content
 from condenset.pipeline.report.run import merge_contents
 from condenset.pipeline.report.snapshot_scores import read_snapshot_scores, score_snapshots
+from condenset.report.html.answer import build_answer
 from condenset.report.html.methods import build_methods
 from helpers.command_line import TINY, TINY_EVALUATION, TINY_NETWORK, CommandRunner, write_npz
 
@@ -161,27 +163,48 @@ def test_networks_on_snapshots_need_snapshots(condenset: CommandRunner, toy: Pat
         cs.write_report("none", num_networks=1)
 
 
-def test_whole_datasets_of_several_runs_appear_once_per_network_and_protocol(finished: Path) -> None:
+@pytest.mark.parametrize(
+    ("fields", "labels"),
+    [
+        ({}, ["whole dataset"]),
+        ({"seed": 1}, ["whole dataset (a)", "whole dataset (b)"]),
+        ({"scoring": cs.Protocol(epochs=3)}, ["whole dataset (a)", "whole dataset (b)"]),
+    ],
+)
+def test_whole_datasets_of_several_runs_are_merged_if_they_are_equal(
+    finished: Path, fields: dict[str, object], labels: list[str]
+) -> None:
     content = collect_content(finished)
-    wholes = [("mlp", "paper", 0.9), ("mlp", "paper", 0.8), ("mlp", "modern", 0.7), ("convnet", "paper", 0.6)]
-    fields = {"label": "whole dataset", "method": "whole", "ipc": None, "images": 36, "accuracies": [0.5]}
-    fields |= {"accuracy_std": 0.0, "condense_seconds": 0.0}
+    whole = {**content.records[0], "label": "whole dataset", "method": "whole", "ipc": None, "seed": 0}
+    whole["scoring"] = cs.Protocol(epochs=2)
     contents = [
-        dataclasses.replace(
-            content,
-            records=[*content.records, {**fields, "network": network, "protocol": protocol, "accuracy_mean": accuracy}],
-        )
-        for network, protocol, accuracy in wholes
+        dataclasses.replace(content, records=[*content.records, record]) for record in (whole, {**whole, **fields})
     ]
-    merged = merge_contents(contents, [Path(name) for name in "abcd"])
-    records = [record for record in merged.records if record["method"] == "whole"]
-    assert [record["accuracy_mean"] for record in records] == [0.9, 0.7, 0.6]
-    labels = ["whole dataset, mlp", "whole dataset, mlp, modern", "whole dataset, convnet"]
-    assert [record["label"] for record in records] == labels
+    merged = merge_contents(contents, [Path("a"), Path("b")])
+    assert [record["label"] for record in merged.records if record["method"] == "whole"] == labels
     line = build_methods(merged).charts["chart-methods"]["layer"][1]["data"]["values"]
     assert [value["label"] for value in line] == labels
-    merged = merge_contents(contents[:2], [Path("a"), Path("b")])
-    assert merged.records[-1]["label"] == "whole dataset"
+    assert [bar["label"] for bar in build_answer(merged).values["bars"]][-1] == "all 6 real images"  # of its own run
+
+
+def test_runs_with_other_protocols_are_not_compared(condenset: CommandRunner, finished: Path, toy: Path) -> None:
+    assert condenset("run", toy, *RUN, "--method", "dm", "--epochs", 1, "--nets", 1, "--out", "b").code == 0
+    answer = build_answer(merge_contents([collect_content(Path(name)) for name in "ab"], [finished, Path("b")]))
+    reason = "because their networks train differently (epochs: 2 in a, 1 in b)."
+    assert answer.values["sentence"] == f"The accuracies of these runs cannot be compared, {reason}"
+    assert answer.values["bars"] == []
+
+
+def test_runs_with_other_test_images_are_refused(condenset: CommandRunner, finished: Path, toy: Path) -> None:
+    arrays = dict(np.load(toy))
+    np.savez("other.npz", **{**arrays, "x_test": 255 - arrays["x_test"]})
+    options = ("--method", "random", "--ipc", 2, *TINY_NETWORK, *TINY_EVALUATION, "--no-whole")
+    assert condenset("run", "other.npz", *options, "--out", "b").code == 0
+    line = condenset("report", finished, "b", "--out", "page.html").error_line
+    command = "condenset evaluate a b --dataset DATASET --out DIRECTORY"
+    way_out = f"write a report for each run, or score their sets on the same images with '{command}'"
+    assert line == f"the runs of one report must have the same test images: {way_out}"
+    assert condenset("evaluate", finished, "b", "--dataset", toy, *TINY_EVALUATION, "--out", "c").code == 0
 
 
 def test_several_runs_on_one_dataset_share_a_page(condenset: CommandRunner, finished: Path, toy: Path) -> None:

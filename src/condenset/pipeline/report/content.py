@@ -20,7 +20,7 @@ from condenset.networks import to_embedding
 from condenset.pipeline.config import read_plan
 from condenset.pipeline.datasets import reload_data
 from condenset.pipeline.execute import WHOLE_NETWORK
-from condenset.pipeline.plan import Plan, describe_scoring
+from condenset.pipeline.plan import WHOLE, Plan, describe_scoring
 from condenset.pipeline.report.snapshot_scores import read_snapshot_scores
 from condenset.pipeline.results import RECORD_FIELDS, Record, read_record_file
 from condenset.report.html import FeatureNetwork, ReportContent, ReportedSet
@@ -79,7 +79,7 @@ def _collect_run(directory: Path, splits: Splits | None) -> ReportContent:
     has_curve = any(item.snapshots and not item.snapshot_problem for item in sets)
     return ReportContent(
         title=f"{sets[0].condensed.provenance.get('dataset') if sets else Path(plan.dataset).name}, condensed",
-        records=[{**record, "label": name_job(record["method"], record["ipc"])} for record in records],
+        records=[_complete_record(record, plan) for record in records],
         sets=sets,
         steps=list(_iter_steps(directory, {job.name: name_job(job.method, job.ipc) for job in plan.condense_jobs})),
         snapshot_scores=_read_curve(directory, plan, records, sets, notices),
@@ -91,6 +91,13 @@ def _collect_run(directory: Path, splits: Splits | None) -> ReportContent:
         settings=_describe_plan(plan, sets, directory),
         recipes=_read_configs(directory),
     )
+
+
+def _complete_record(record: Record, plan: Plan) -> Record:
+    """Return a record of a run with its label, and with what decides whether accuracies can be compared."""
+    scoring = plan.whole if record["method"] == WHOLE else plan.protocol
+    label = name_job(record["method"], record["ipc"])
+    return {**record, "label": label, "scoring": scoring, "test_fingerprint": plan.test_fingerprint}
 
 
 def _no_results(directory: Path) -> UserError:

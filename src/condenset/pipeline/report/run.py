@@ -9,13 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from condenset.config import MAX_NETWORKS
+from condenset.config import MAX_NETWORKS, field_names
 from condenset.data.image_data import Splits
 from condenset.errors import UserError, check_int, check_path, format_command, option, warn_user
 from condenset.io.directories import wrap_os_errors
 from condenset.io.files import write_file
 from condenset.io.progress import NullProgress, make_progress
 from condenset.pipeline.datasets import reload_data
+from condenset.pipeline.plan import WHOLE
 from condenset.pipeline.report.content import collect_content, name_curve_command
 from condenset.pipeline.report.snapshot_scores import read_snapshot_plan, score_snapshots
 from condenset.pipeline.sets import shortest_names
@@ -23,9 +24,10 @@ from condenset.report.html import ReportContent, render_report
 from condenset.report.html.content import Update, ignore_update
 from condenset.runs.context import RunContext
 from condenset.runs.listing import REPORT
-from condenset.training.scores import name_protocol
+from condenset.training.protocol import Protocol
 
 StrPath = str | os.PathLike[str]
+WHOLE_FIELDS = ("scoring", "seed", "test_fingerprint")  # runs that agree in them have the same score of all images
 
 
 def write_report(
@@ -131,24 +133,30 @@ def save_page(path: Path, content: ReportContent, update: Update = ignore_update
 
 
 def merge_contents(contents: Sequence[ReportContent], directories: Sequence[Path]) -> ReportContent:
-    """Return the contents of one page about several runs on one dataset. Labels name the run."""
+    """Return the contents of one page about several runs on one dataset. Labels name the run.
+
+    Raises:
+        UserError: The runs have different training or test images.
+    """
     if len(contents) == 1:
         return contents[0]
     prints = {str(item.condensed.provenance.get("fingerprint")) for content in contents for item in content.sets}
     if len(prints) != 1 or not all(content.sets for content in contents):
         raise UserError("the runs of one report must be on one dataset: write a report for each run")
+    _check_test_images(contents, directories)
     names = shortest_names([directory.resolve() for directory in directories])
     pairs = list(zip(contents, names, strict=True))
-    first = max(contents, key=lambda item: (item.train is not None, any(r["method"] == "whole" for r in item.records)))
+    first = max(contents, key=lambda item: (item.train is not None, any(r["method"] == WHOLE for r in item.records)))
     return dataclasses.replace(
         first,
+        answer=_describe_differences(pairs),
         records=[
             {**_add_name(record, name), "run": name}
             for content, name in pairs
             for record in content.records
-            if record.get("method") != "whole"
+            if record.get("method") != WHOLE
         ]
-        + _merge_wholes(contents),
+        + _merge_wholes(pairs),
         sets=[
             dataclasses.replace(item, label=f"{item.label} ({name})", file=f"{name}/{item.file}")
             for content, name in pairs
@@ -163,14 +171,34 @@ def merge_contents(contents: Sequence[ReportContent], directories: Sequence[Path
     )
 
 
-def _merge_wholes(contents: Sequence[ReportContent]) -> list[dict[str, Any]]:
-    """Return one record of the whole dataset per network and protocol. If there are several, labels name these."""
-    wholes: dict[str, dict[str, Any]] = {}
-    for record in (record for content in contents for record in content.records if record.get("method") == "whole"):
-        wholes.setdefault(name_protocol(str(record.get("network")), record.get("protocol")), dict(record))
-    if len(wholes) == 1:
-        return list(wholes.values())
-    return [{**record, "label": f"{record['label']}, {name}"} for name, record in wholes.items()]
+def _check_test_images(contents: Sequence[ReportContent], directories: Sequence[Path]) -> None:
+    """Raise a UserError if the sets of the runs are scored on different images."""
+    fingerprints = {record["test_fingerprint"] for content in contents for record in content.scored}
+    if len(fingerprints - {""}) > 1:
+        command = format_command("evaluate", *directories, "--dataset", "DATASET", "--out", "DIRECTORY")
+        way_out = f"write a report for each run, or score their sets on the same images with '{command}'"
+        raise UserError(f"the runs of one report must have the same test images: {way_out}")
+
+
+def _describe_differences(pairs: Sequence[tuple[ReportContent, str]]) -> str:
+    """Return how the protocols of the runs differ, as the first sentence of the page. Empty: they are equal."""
+    sets = [(name, record) for content, name in pairs for record in content.scored if record["method"] != WHOLE]
+    protocols: dict[str, Protocol] = {name: record["scoring"] for name, record in sets}
+    texts = []
+    for field in sorted(field_names(Protocol) - {"num_networks"}):
+        values = {name: getattr(protocol, field) for name, protocol in protocols.items()}
+        if len(set(values.values())) > 1:
+            texts.append(f"{field}: " + ", ".join(f"{value} in {name}" for name, value in values.items()))
+    reason = f"because their networks train differently ({'; '.join(texts)})"
+    return f"The accuracies of these runs cannot be compared, {reason}." if texts else ""
+
+
+def _merge_wholes(pairs: Sequence[tuple[ReportContent, str]]) -> list[dict[str, Any]]:
+    """Return the record of the whole dataset that all runs have in common, else those of each run."""
+    wholes = [(record, name) for content, name in pairs for record in content.records if record["method"] == WHOLE]
+    if all(record[field] == wholes[0][0][field] for record, _ in wholes for field in WHOLE_FIELDS):
+        return [dict(record) for record, _ in wholes[:1]]
+    return [{**_add_name(record, name), "run": name} for record, name in wholes]
 
 
 def _add_name(record: Mapping[str, Any], name: str) -> dict[str, Any]:

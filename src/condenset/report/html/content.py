@@ -67,7 +67,8 @@ class ReportContent:
     Attributes:
         title: The title of the page.
         answer: The first sentence. Empty: it is written from the records.
-        records: The records of results.json, each with a `label`.
+        records: The records of results.json, each with a `label`. Those of runs also have the `scoring`, a `Protocol`,
+            and the `test_fingerprint`.
         sets: The condensed sets.
         steps: Events of iterations: `label`, `step`, `seconds` and `loss`.
         snapshot_scores: Accuracies of networks trained on snapshots: `label`, `step`, `seconds` and `accuracy`.
