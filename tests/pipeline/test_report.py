@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import condenset as cs
@@ -19,7 +19,7 @@ from condenset.pipeline.report.run import merge_contents
 from condenset.pipeline.report.snapshot_scores import read_snapshot_scores, score_snapshots
 from condenset.report.html.answer import build_answer
 from condenset.report.html.methods import build_methods
-from helpers.command_line import TINY, TINY_EVALUATION, TINY_NETWORK, CommandRunner, write_npz
+from helpers.command_line import TINY, TINY_EVALUATION, TINY_NETWORK, CommandRunner, replace_test_images, write_npz
 
 RUN = ("--ipc", 2, "--snapshots", 2, *TINY)
 
@@ -196,8 +196,7 @@ def test_runs_with_other_protocols_are_not_compared(condenset: CommandRunner, fi
 
 
 def test_runs_with_other_test_images_are_refused(condenset: CommandRunner, finished: Path, toy: Path) -> None:
-    arrays = dict(np.load(toy))
-    np.savez("other.npz", **{**arrays, "x_test": 255 - arrays["x_test"]})
+    replace_test_images(Path(shutil.copy(toy, "other.npz")))
     options = ("--method", "random", "--ipc", 2, *TINY_NETWORK, *TINY_EVALUATION, "--no-whole")
     assert condenset("run", "other.npz", *options, "--out", "b").code == 0
     line = condenset("report", finished, "b", "--out", "page.html").error_line
@@ -236,15 +235,6 @@ def test_several_runs_on_one_dataset_share_a_page(condenset: CommandRunner, fini
 
 def test_empty_table_of_an_experiment_is_left_out(condenset: CommandRunner, finished: Path) -> None:
     assert condenset("evaluate", finished, *TINY_EVALUATION, "--device", "cpu", "--out", "e").code == 0
+    Path("e/evaluation.toml").rename("e/experiment.toml")
     Path("e/table.md").touch()
     assert collect_content(Path("e")).table == []
-
-
-def test_report_of_an_evaluation(condenset: CommandRunner, finished: Path) -> None:
-    sets = finished / "sets"
-    assert condenset("evaluate", sets, *TINY_EVALUATION, "--device", "cpu", "--out", "e").code == 0
-    page = cs.write_report("e", verbose=False).read_text()
-    assert "Evaluation e" in page and "dm-2 on convnet(width=8, depth=1)" in page
-    rows = build_methods(collect_content(Path("e"))).values["rows"]
-    assert [row[0].text for row in rows] == [f"{name}-2 on convnet(width=8, depth=1)" for name in ("dm", "random")]
-    assert '<section id="classes"' in page

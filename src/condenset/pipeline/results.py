@@ -183,6 +183,8 @@ def is_record(record: object, required: Collection[str]) -> TypeGuard[Record]:
 def _is_valid_field(name: str, value: object) -> bool:
     """Return whether a record's field can have this value."""
     match name:
+        case "file" | "dataset":
+            return isinstance(value, str)
         case "method" | "network":
             return isinstance(value, str | None)
         case "ipc":

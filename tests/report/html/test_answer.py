@@ -27,9 +27,9 @@ def test_answer_compares_the_set_with_the_whole_dataset_and_random_images() -> N
     assert [bar["label"] for bar in bars] == ["6 random images", "6 synthetic images (dm)", "all 24 real images"]
 
 
-@pytest.mark.parametrize("fields", [{"network": "MLP"}, {"protocol": "modern"}, {"run": "b"}])
+@pytest.mark.parametrize("fields", [{"network": "MLP"}, {"protocol": "modern"}, {"run": "b"}, {"made_from": "cats"}])
 def test_answer_compares_equal_networks_protocols_and_runs_only(fields: dict[str, str]) -> None:
-    common = {"network": "ConvNet", "protocol": "paper", "run": "a"}
+    common = {"network": "ConvNet", "protocol": "paper", "run": "a", "made_from": "pets"}
     records = [
         make_record("x", "random", 2, 0.4, 6, **common | fields),
         make_record("y", "random", 2, 0.5, 6, **common),

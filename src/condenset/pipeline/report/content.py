@@ -19,8 +19,15 @@ from condenset.io.metadata import CONFIG_FILES, MAX_TOML_BYTES, check_run_exists
 from condenset.networks import to_embedding
 from condenset.pipeline.config import read_plan
 from condenset.pipeline.datasets import reload_data
+from condenset.pipeline.evaluation.config import EVALUATION, read_evaluation
 from condenset.pipeline.execute import WHOLE_NETWORK
 from condenset.pipeline.plan import WHOLE, Plan, describe_scoring
+from condenset.pipeline.report.evaluation import (
+    describe_tests,
+    explain_test_images,
+    label_records,
+    name_evaluation_command,
+)
 from condenset.pipeline.report.snapshot_scores import read_snapshot_scores
 from condenset.pipeline.results import RECORD_FIELDS, Record, read_record_file
 from condenset.report.html import FeatureNetwork, ReportContent, ReportedSet
@@ -31,6 +38,7 @@ from condenset.training.network_file import read_network
 from condenset.training.protocol import describe_protocol
 
 MAX_FIGURE_BYTES = 1 << 22
+NO_RUN = "this report is not about the sets of one run."  # why real images are left out
 DEFAULT_NETWORK = "convnet"
 PROVENANCE_FIELDS = {  # of a set, by the label in the report
     "condenset": "version",
@@ -55,7 +63,13 @@ def collect_content(directory: Path, splits: Splits | None = None) -> ReportCont
     check_run_exists(directory)
     if (directory / "recipe.toml").is_file():
         return _collect_run(directory, splits)
-    return _collect_records(directory)
+    is_evaluation = (directory / EVALUATION).is_file()
+    records = _read_records(directory, ("file", "dataset", "network") if is_evaluation else ())
+    if not records:
+        raise _no_results(directory)
+    if is_evaluation:
+        return _collect_evaluation(directory, records)
+    return _collect_experiment(directory, records)
 
 
 def _collect_run(directory: Path, splits: Splits | None) -> ReportContent:
@@ -131,18 +145,30 @@ def name_curve_command(*directories: Path) -> str:
     return format_command("report", *directories, "--nets", 1, *out)
 
 
-def _collect_records(directory: Path) -> ReportContent:
-    """Return the contents of an evaluation or an experiment: records, and the figure and table of an experiment."""
-    records = _read_records(directory, ())
-    if not records:
-        raise _no_results(directory)
+def _collect_evaluation(directory: Path, records: list[Record]) -> ReportContent:
+    config = read_evaluation(directory / EVALUATION)
+    command = {"command": name_evaluation_command(config)}
+    return ReportContent(
+        title=f"Evaluation {directory.name}",
+        answer=explain_test_images(config),
+        records=label_records(records),
+        data_problem=NO_RUN,
+        settings={**command, **_describe_environment(records[0]), **describe_tests(config)},
+        recipes=_read_configs(directory),
+    )
+
+
+def _collect_experiment(directory: Path, records: list[Record]) -> ReportContent:
+    """Return the contents of an experiment: records, figure and table."""
     title, table = _read_table(directory / "table.md")
     figure = directory / "figure.png"
     return ReportContent(
-        title=title.partition(".")[0] or f"Evaluation {directory.name}",
+        title=title.partition(".")[0] or f"Experiment {directory.name}",
         answer=title,
-        records=[{**record, "label": _name_record(record)} for record in records],
-        data_problem="this report is not about the sets of one run.",
+        records=[
+            {**record, "label": name_job(record.get("method") or "result", record.get("ipc"))} for record in records
+        ],
+        data_problem=NO_RUN,
         settings={"command": format_command("resume", directory), **_describe_environment(records[0])},
         recipes=_read_configs(directory),
         figure=read_file(figure, MAX_FIGURE_BYTES) if figure.is_file() else b"",
@@ -218,13 +244,6 @@ def _describe_environment(record: Mapping[str, Any]) -> dict[str, str]:
 def _read_configs(directory: Path) -> dict[str, str]:
     paths = [directory / name for name in CONFIG_FILES if (directory / name).is_file()]
     return {path.name: read_file(path, MAX_TOML_BYTES).decode(errors="replace") for path in paths}
-
-
-def _name_record(record: Mapping[str, Any]) -> str:
-    """Return the name of a record of an evaluation or an experiment for readers."""
-    if isinstance(record.get("file"), str):
-        return f"{Path(record['file']).stem} on {record.get('network')}"
-    return name_job(record.get("method") or "result", record.get("ipc"))
 
 
 def _read_table(path: Path) -> tuple[str, list[list[str]]]:

@@ -18,7 +18,7 @@ from condenset.report.html.content import (
 )
 from condenset.training.scores import format_accuracy
 
-TRAINING_FIELDS = ("network", "protocol", "evaluate_lr", "learned_steps")  # of a record
+COMPARED_FIELDS = ("network", "protocol", "evaluate_lr", "learned_steps", "made_from")  # of a record
 
 
 def build_answer(content: ReportContent) -> Section:
@@ -115,9 +115,9 @@ def _find_random(content: ReportContent, headline: Record) -> Record | None:
 
 
 def _is_comparable(record: Record, headline: Record) -> bool:
-    """Return whether two records differ in their images only: same network and protocol, and no other run."""
-    is_same_training = all(record.get(name) == headline.get(name) for name in TRAINING_FIELDS)
-    return is_same_training and record.get("run") in (None, headline.get("run"))
+    """Return whether two records differ in their images only: same network, protocol and dataset, and no other run."""
+    has_equal_fields = all(record.get(name) == headline.get(name) for name in COMPARED_FIELDS)
+    return has_equal_fields and record.get("run") in (None, headline.get("run"))
 
 
 def _make_bars(content: ReportContent, headline: Record) -> list[dict[str, Any]]:
