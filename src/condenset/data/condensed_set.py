@@ -32,6 +32,7 @@ from condenset.data.set_checks import (
     check_step_sizes,
     check_stored_images,
     check_whitening,
+    is_finite,
 )
 from condenset.data.transform import augment_inputs, normalize, normalize_pixels
 from condenset.data.whitening import Whitening, read_whitening
@@ -147,7 +148,7 @@ class CondensedSet(ExportMethods, Dataset[tuple[Tensor, Tensor]]):
         check(self.num_classes > 0, "a set must have at least one class", self.num_classes)
         recipe = self.provenance.get("recipe", {})
         check(isinstance(recipe, Mapping), "the recipe in the provenance must be a mapping", type(recipe).__name__)
-        check(bool(torch.isfinite(images).all()), "images must be finite", "NaN or infinity")
+        check(is_finite(images), "images must be finite", "NaN or infinity")
         check_labels(self.labels, len(images), self.num_classes)
         check_stored_images(self.compact, self.layout, len(images))
         if self.compact is None:

@@ -12,6 +12,11 @@ from condenset.errors import UserError, check
 BLOCK = 256  # stored images that are decoded at a time
 
 
+def is_finite(tensor: Tensor) -> bool:
+    """Return whether a tensor contains neither NaN nor infinity, without a mask of its size."""
+    return bool(torch.stack(torch.aminmax(tensor)).isfinite().all())
+
+
 def check_labels(labels: Tensor, num_images: int, num_classes: int) -> None:
     """Raise a UserError unless labels are (N,) class indices, or (N, K) probabilities."""
     check(labels.ndim > 0, "labels must have the shape (images,) or (images, classes)", tuple(labels.shape))
@@ -24,7 +29,7 @@ def check_labels(labels: Tensor, num_images: int, num_classes: int) -> None:
         shape = tuple(labels.shape)
         check(shape == (num_images, num_classes), "soft labels must have the shape (images, classes)", shape)
         check(labels.dtype == torch.float32, "soft labels must be float32", labels.dtype)
-        check(bool(torch.isfinite(labels).all()), "soft labels must be finite", "NaN or infinity")
+        check(is_finite(labels), "soft labels must be finite", "NaN or infinity")
         check(bool((labels >= 0).all()), "soft labels must be probabilities, not logits", float(labels.min()))
 
 
