@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from condenset.errors import UserError
+from condenset.io import files
 from condenset.io.files import open_file, read_file, read_metadata, read_tensors, write_file, write_tensors
 
 
@@ -68,6 +69,20 @@ def test_tensors_that_exceed_the_memory_are_not_read(tmp_path: Path) -> None:
     os.truncate(path, 8 + len(header) + size)  # sparse: takes no disk space
     with pytest.raises(UserError, match=r"set.safetensors needs 4 TiB, but this machine has"):
         read_tensors(path)
+
+
+def test_the_limit_of_a_container_is_its_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "CONTAINER", tmp_path)
+    host = files.physical_memory(), files.available_host_memory()
+    assert 2**20 < host[1] <= host[0]
+    (tmp_path / "memory.max").write_text("1000000\n")
+    assert files.physical_memory() == files.available_host_memory() == 1000000
+    (tmp_path / "memory.current").write_text("400000\n")
+    (tmp_path / "memory.stat").write_text("anon 300000\ninactive_file 100000\n")
+    assert files.available_host_memory() == 700000
+    (tmp_path / "memory.max").write_text("max\n")
+    assert files.physical_memory() == host[0]
+    assert files.available_host_memory() > 1000000
 
 
 def test_write_file_is_atomic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

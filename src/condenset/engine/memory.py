@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import itertools
-import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -17,6 +14,7 @@ from torch.utils._pytree import tree_leaves
 from condenset.engine.device import ComputeDevice
 from condenset.errors import UserError, warn_user, wrap_errors
 from condenset.io.bytesize import format_bytes
+from condenset.io.files import available_host_memory, physical_memory
 from condenset.networks.building import build
 from condenset.networks.layers import Block
 from condenset.networks.parameters import allocate
@@ -141,7 +139,7 @@ def num_networks_that_fit(
         stored_bytes=0,
         num_learned=0,
     )
-    return int(USABLE_SHARE * (available_memory(compute) or 0)) // estimate.total(1)
+    return int(USABLE_SHARE * available_memory(compute)) // estimate.total(1)
 
 
 def split_evenly(num: int, max_size: int) -> list[slice]:
@@ -162,8 +160,9 @@ def check_network_fits(spec: str, compute: ComputeDevice, *, channels: int, size
     """Check, without allocating it, that a network can be built and that its weights fit into the memory."""
     with torch.device("meta"):
         network = build(spec, channels=channels, size=size, num_classes=num_classes)
-    needed, total = _weight_bytes(network, compute), _total_memory(compute)
-    if total is not None and needed > total:
+    needed, is_cuda = _weight_bytes(network, compute), compute.device.type == "cuda"
+    total = torch.cuda.mem_get_info(compute.device)[1] if is_cuda else physical_memory()
+    if needed > total:
         raise UserError(
             f"the network {spec} needs about {format_bytes(needed)} for its weights, but the device has "
             f"{format_bytes(total)}: choose a smaller network"
@@ -176,24 +175,12 @@ def _weight_bytes(network: nn.Module, compute: ComputeDevice) -> int:
     return sum(parameter.numel() for parameter in network.parameters()) * bytes_per_parameter
 
 
-def _total_memory(compute: ComputeDevice) -> int | None:
-    """Return the bytes of memory of a device; None if it is unknown."""
-    if compute.device.type == "cuda":
-        return torch.cuda.mem_get_info(compute.device)[1]
-    with contextlib.suppress(AttributeError, ValueError, OSError):  # not on Windows
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return None
-
-
-def available_memory(compute: ComputeDevice) -> int | None:
-    """Return the bytes of memory of a device that are free or can be freed; None if it is unknown."""
+def available_memory(compute: ComputeDevice) -> int:
+    """Return the bytes of memory of a device that are free or can be freed; all of it where the system does not say."""
     if compute.device.type == "cuda":
         reusable = torch.cuda.memory_reserved(compute.device) - torch.cuda.memory_allocated(compute.device)
         return torch.cuda.mem_get_info(compute.device)[0] + reusable
-    with contextlib.suppress(OSError, StopIteration):  # Linux
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        return 1024 * int(next(line.split()[1] for line in lines if line.startswith("MemAvailable:")))
-    return _total_memory(compute)
+    return available_host_memory()
 
 
 def _target_bytes(compute: ComputeDevice) -> int:
@@ -201,7 +188,7 @@ def _target_bytes(compute: ComputeDevice) -> int:
         return CPU_TARGET_BYTES
     if compute.device.type != "cuda":
         return GPU_TARGET_BYTES
-    return min(GPU_TARGET_BYTES, int(USABLE_SHARE * (available_memory(compute) or 0)))
+    return min(GPU_TARGET_BYTES, int(USABLE_SHARE * available_memory(compute)))
 
 
 def count_features(network: nn.Module, image_shape: tuple[int, int, int]) -> int:

@@ -38,7 +38,7 @@ def fits_memory(
 ) -> bool:
     """Return whether the images take at most a share of the memory limit; without a limit, of the free memory."""
     usable = available_memory(compute) if memory_limit is None else memory_limit
-    return usable is None or stored_bytes(data, zca=zca) <= share * usable
+    return stored_bytes(data, zca=zca) <= share * usable
 
 
 def stored_bytes(data: ImageData, *, zca: bool = False) -> int:
@@ -68,7 +68,7 @@ def check_images_fit(
     if compute.device.type == "cpu" or not is_mapped(data) or fits_memory(data, compute, memory_limit, share, zca=zca):
         return
     usable = available_memory(compute) if memory_limit is None else memory_limit
-    room = f"{format_bytes(usable or 0)} {'are free' if memory_limit is None else 'is the memory limit'}"
+    room = f"{format_bytes(usable)} {'are free' if memory_limit is None else 'is the memory limit'}"
     needed = format_bytes(stored_bytes(data, zca=zca))
     raise UserError(f"{user} needs all images of {data.name} on the device ({needed}), but {room}: {way_out}")
 
