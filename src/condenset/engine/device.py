@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 
+from condenset.engine.host_memory import return_freed_memory, reuse_freed_memory
 from condenset.errors import UserError, check_choice
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -37,6 +38,8 @@ class ComputeDevice:
         if precision is None:
             precision = "bfloat16" if _has_bfloat16(selected) else "float32"
         check_choice("precision", precision, PRECISIONS)
+        if selected.type == "cpu":
+            reuse_freed_memory()
         return cls(selected, PRECISIONS[precision])
 
     @property
@@ -68,6 +71,7 @@ class ComputeDevice:
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
         else:
+            return_freed_memory()
             with contextlib.suppress(OSError):
                 Path("/proc/self/clear_refs").write_text("5")
 
