@@ -71,7 +71,7 @@ def test_directories_must_be_paths(value: object) -> None:
     calls = [
         lambda: cs.condense(data, "random", ipc=1, directory=value, verbose=False),  # type: ignore[arg-type]
         lambda: cs.evaluate(data, data, directory=value, verbose=False),  # type: ignore[arg-type]
-        lambda: cs.rank(["mlp"], data, data, directory=value, verbose=False),  # type: ignore[arg-type]
+        lambda: cs.rank(["mlp"], data, tiny_data([2, 2], seed=1), directory=value, verbose=False),  # type: ignore[arg-type]
     ]
     for call in calls:
         with pytest.raises(UserError, match="directory must be a path, but got"):

@@ -289,4 +289,4 @@ def test_an_unnamed_builder_is_refused_with_the_way_out_of_the_function() -> Non
         with pytest.raises(cs.UserError, match=r"a builder must have a name, but got <lambda>: define it with `def`$"):
             call()
     with pytest.raises(cs.UserError, match=r"define it with `def`, or give cs\.rank a mapping \{name: builder\}$"):
-        cs.rank([unnamed()], data, data, verbose=False)
+        cs.rank([unnamed()], data, tiny_data([2, 2], seed=1), verbose=False)

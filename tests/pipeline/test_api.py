@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -138,6 +139,36 @@ def test_evaluate_warns_about_images_of_the_same_dataset(tmp_path: Path) -> None
     cs.evaluate(condensed, data.test, **options)
     cs.evaluate(condensed, cs.load("pets", test="zoo", verbose=False).test, **options)
     cs.evaluate(cs.condense(train, "random", ipc=1, verbose=False), val, **options)
+
+
+def test_evaluate_notices_copies_and_parts_of_the_training_images(tmp_path: Path) -> None:
+    make_classes(tmp_path / "pets", count=10)
+    shutil.copytree("pets", "copy")
+    held_out, copy = cs.load("pets", test_share=0.2, verbose=False), cs.load("copy", verbose=False).train
+    from_part, from_all = (
+        cs.condense(train, "random", ipc=1, verbose=False)
+        for train in (held_out.train, cs.load("pets", verbose=False).train)
+    )
+    options: dict[str, Any] = {"num_networks": 1, "epochs": 0, "network": "mlp", "device": "cpu", "verbose": False}
+    for images in (copy, cs.load("copy", test_share=0.3, verbose=False).test):
+        with pytest.warns(UserWarning, match="the test images contain images that the set was made from"):
+            cs.evaluate(from_part, images, **options)
+    for name in ("pets", "copy"):
+        with pytest.raises(cs.UserError, match=rf"made from all images of .*{name}, .* held out: give other images$"):
+            cs.evaluate(from_all, cs.load(name, test_share=0.2, verbose=False).test, **options)
+    cs.evaluate(from_part, cs.load("copy", test_share=0.2, verbose=False).test, **options)
+    train, val = cs.train_val_split(held_out.train, 0.5)
+    from_train = cs.condense(train, "random", ipc=1, verbose=False)
+    for condensed, images in ((from_part, val), (from_train, train), (from_train, held_out.train)):
+        with pytest.warns(UserWarning, match="the test images contain images that the set was made from"):
+            cs.evaluate(condensed, images, **options)
+    cs.evaluate(from_train, val, **options)
+
+
+def test_evaluate_states_that_an_origin_is_damaged(data: cs.ImageData) -> None:
+    condensed = cs.condense(dataclasses.replace(data, origin={"dataset": 3}), "random", ipc=1, verbose=False)
+    with pytest.raises(cs.UserError, match="the origin in the provenance of the set is damaged: dataset must be text"):
+        cs.evaluate(condensed, data, device="cpu")
 
 
 def test_ipc_and_ipc_share_exclude_each_other(data: cs.ImageData) -> None:

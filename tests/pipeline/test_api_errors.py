@@ -18,7 +18,8 @@ from condenset.training.classifier import Classifier
 from helpers.reference_dm import tiny_data
 
 DATA = tiny_data([6, 6])
-SPLITS = cs.Splits(train=DATA, test=tiny_data([4, 4], seed=1))
+VAL = tiny_data([4, 4], seed=1)
+SPLITS = cs.Splits(train=DATA, test=VAL)
 TRAIN_SET = cs.condense(DATA, "random", ipc=2, device="cpu")
 NETWORK = "convnet(width=4, depth=1)"
 FAST: dict[str, Any] = {"epochs": 1, "device": "cpu"}
@@ -53,20 +54,20 @@ WRONG_TYPES: list[tuple[Callable[..., Any], tuple[Any, ...], str]] = [
     (cs.train_val_split, (SPLITS,), "data must be ImageData, .* but got Splits"),
     (cs.load, (3,), "a dataset must be a name or a path, but got 3"),
     (cs.search_space, ("a",), "size must be a whole number, 1 or more, but got 'a'"),
-    (cs.rank, (None, TRAIN_SET, DATA), "architectures must be a list of specs or builders, but got None"),
+    (cs.rank, (None, TRAIN_SET, VAL), "architectures must be a list of specs or builders, but got None"),
     (
         cs.rank,
-        (LinearNet, TRAIN_SET, DATA),
+        (LinearNet, TRAIN_SET, VAL),
         "must be a list of specs or builders, but got the class LinearNet",
     ),
     (
         cs.rank,
-        (nn.Sequential(LinearNet(3, 8, 2)), TRAIN_SET, DATA),
+        (nn.Sequential(LinearNet(3, 8, 2)), TRAIN_SET, VAL),
         "must be a list of specs or builders, but got Sequential",
     ),
     (
         cs.rank,
-        ([LinearNet(3, 8, 2)], TRAIN_SET, DATA),
+        ([LinearNet(3, 8, 2)], TRAIN_SET, VAL),
         "but got a network that is already built: LinearNet",
     ),
     (cs.rank, (["mlp"], TRAIN_SET, "digits"), "data must be ImageData for validation, or Splits .* but got 'digits'"),
@@ -96,7 +97,7 @@ def seeded_calls(directory: Path) -> dict[str, Callable[[Any], Any]]:
     return {
         "condense": lambda seed: cs.condense(DATA, "random", ipc=1, seed=seed, device="cpu").images.tolist(),
         "evaluate": lambda seed: cs.evaluate(TRAIN_SET, SPLITS.test, num_networks=1, seed=seed, **TRAINING).protocol,
-        "rank": lambda seed: cs.rank(["mlp"], TRAIN_SET, DATA, seed=seed, **FAST).protocol,
+        "rank": lambda seed: cs.rank(["mlp"], TRAIN_SET, VAL, seed=seed, **FAST).protocol,
         "train_val_split": lambda seed: cs.train_val_split(DATA, 0.2, seed=seed)[1].fingerprint,
         "train_pool": lambda seed: cs.train_pool(DATA, directory, num_networks=1, seed=seed, **TRAINING).fingerprint,
         "Memory": lambda seed: random_memory(seed=seed).seed,
@@ -125,7 +126,7 @@ def test_a_device_may_be_a_torch_device(tmp_path: Path) -> None:
     device = torch.device("cpu")
     condensed = cs.condense(DATA, "random", ipc=1, device=device)
     assert 0 <= cs.evaluate(condensed, SPLITS.test, num_networks=1, network=NETWORK, epochs=1, device=device).mean <= 1
-    assert cs.rank(["mlp"], condensed, DATA, epochs=1, device=device).rows
+    assert cs.rank(["mlp"], condensed, VAL, epochs=1, device=device).rows
     cs.train_pool(DATA, tmp_path, num_networks=1, network=NETWORK, epochs=1, device=device)
     assert (
         cs.Memory(ipc=1, device=device).compute

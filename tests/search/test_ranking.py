@@ -205,6 +205,8 @@ def test_sets_that_contain_validation_images() -> None:
     condensed = cs.condense(splits.train, "random", ipc=1, device="cpu")
     with pytest.warns(UserWarning, match=r"include the validation images.*use cs\.train_val_split"):
         cs.rank(["mlp(width=4)"], condensed, splits, epochs=0, device="cpu")
+    with pytest.warns(UserWarning, match=r"include the validation images.*use cs\.train_val_split"):
+        cs.rank(["mlp(width=4)"], condensed, cs.train_val_split(splits.train)[1], epochs=0, device="cpu")
     with pytest.raises(cs.UserError, match="validation images must not be training images"):
         cs.rank(["mlp(width=4)"], tiny_data([12, 12]), splits, device="cpu")  # equal images in another object
 

@@ -8,6 +8,7 @@ import re
 import torch
 from torch import Tensor
 
+from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData, check_image_data
 from condenset.engine import rng
 from condenset.engine.defaults import torch_defaults
@@ -53,6 +54,19 @@ def train_val_split(data: ImageData, val_share: float = 0.1, *, seed: int = 0) -
     return train, val
 
 
+def has_common_images(train_set: CondensedSet | ImageData, test: ImageData) -> bool:
+    """Return whether fingerprints show that test images are training images, or those that a set was made from.
+
+    They do if the images are the same, or if `train_val_split` divided one side and the other is a part.
+    """
+    if isinstance(train_set, CondensedSet):
+        fingerprint = train_set.provenance.get("fingerprint")
+        parent = train_set.provenance.get("parent_fingerprint")
+    else:
+        fingerprint, parent = train_set.fingerprint, train_set.parent_fingerprint
+    return fingerprint in (test.fingerprint, test.parent_fingerprint) or parent == test.fingerprint
+
+
 def is_subset_source(source: str) -> bool:
     """Return whether the `source` of ImageData says that it is a part made by `train_val_split`."""
     return re.search(r"\d+ of its \d+ images$", source) is not None
@@ -61,5 +75,10 @@ def is_subset_source(source: str) -> bool:
 def _select_images(data: ImageData, indices: Tensor) -> ImageData:
     source = f"{data.source}; {len(indices)} of its {len(data)} images".removeprefix("; ")
     return dataclasses.replace(
-        data, images=data.images[indices], labels=data.labels[indices], source=source, stored_fingerprint=""
+        data,
+        images=data.images[indices],
+        labels=data.labels[indices],
+        source=source,
+        stored_fingerprint="",
+        parent_fingerprint=data.fingerprint,
     )

@@ -207,6 +207,7 @@ def _make_provenance(data: ImageData, recipe: Recipe, run: RunContext, seconds: 
         "source": data.source,
         **({"origin": dict(data.origin)} if data.origin else {}),
         "fingerprint": data.fingerprint,
+        **({"parent_fingerprint": data.parent_fingerprint} if data.parent_fingerprint else {}),
         "allow_hflip": data.allow_hflip,
         "version": __version__,
         "seconds": round(seconds, 3),

@@ -18,7 +18,7 @@ from condenset.engine.defaults import torch_defaults
 from condenset.engine.device import ComputeDevice
 from condenset.engine.memory import check_network_fits
 from condenset.engine.options import EngineOptions
-from condenset.errors import UserError, check, warn_user
+from condenset.errors import UserError, check
 from condenset.io.bytesize import parse_bytes
 from condenset.io.progress import make_progress
 from condenset.methods import Recipe, make_recipe_for, method_of
@@ -26,7 +26,7 @@ from condenset.methods.options import RecipeOptions, name_functions
 from condenset.methods.registry import check_method_memory
 from condenset.methods.sharding import check_divisible
 from condenset.pipeline.condensing import load_or_condense
-from condenset.pipeline.evaluation.overlap import is_made_from
+from condenset.pipeline.evaluation.overlap import check_overlap_in_memory
 from condenset.runs.context import RunContext
 from condenset.runs.directory import open_work_directory
 from condenset.runs.tasks import open_run_engine
@@ -173,7 +173,8 @@ def evaluate(
         The test accuracy of each network, with mean and standard deviation.
 
     Raises:
-        UserError: If an argument is invalid or the sets do not have the same image shape and classes.
+        UserError: If an argument is invalid, the sets do not have the same image shape and classes, or the test images
+            are a hold-out of images that were all used to make the set.
 
     Example:
         >>> import condenset as cs
@@ -197,10 +198,8 @@ def evaluate(
         compute=ComputeDevice.select(device, precision),
         progress=make_progress(verbose),
     )
-    if isinstance(train_set, CondensedSet) and is_made_from(train_set, test_set):
-        warn_user(
-            "the test images contain images that the set was made from: its accuracy is too high; give other images"
-        )
+    if isinstance(train_set, CondensedSet):
+        check_overlap_in_memory(train_set, test_set)
     engine_options = EngineOptions(engine=engine, address=address, gpus_per_worker=gpus_per_worker)
     with open_run_engine(engine_options, run.compute, verbose=verbose) as run.engine:
         if directory is None:

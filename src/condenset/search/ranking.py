@@ -15,7 +15,7 @@ import torch
 from condenset import augment, networks
 from condenset.data.condensed_set import CondensedSet, check_train_set
 from condenset.data.image_data import ImageData, Splits
-from condenset.data.split import train_val_split
+from condenset.data.split import has_common_images, train_val_split
 from condenset.engine import ComputeDevice
 from condenset.engine.defaults import torch_defaults
 from condenset.engine.options import EngineOptions
@@ -156,8 +156,8 @@ def rank(
     check_type(data, (ImageData, Splits), "data must be ImageData for validation, or Splits such as cs.load('digits')")
     check("network" not in fields, "network must not be given, because architectures are", fields.get("network"))
     if isinstance(data, Splits):
-        _check_disjoint(train_set, data.train)
         data = train_val_split(data.train, seed=seed)[1]
+    _check_disjoint(train_set, data)
     protocol = training_protocol(name="", size=0, defaults=DEFAULT_FIELDS, **fields)
     protocol = augment.remove_unused_flip(protocol, allow_hflip=train_set.allow_hflip)
     compute = ComputeDevice.select(device, precision)
@@ -219,15 +219,13 @@ def _row(ranker: Ranker, name: str) -> RankedArchitecture:
     return RankedArchitecture(name=name, accuracy=accuracy, other_accuracies=accuracies, seconds=seconds)
 
 
-def _check_disjoint(train_set: CondensedSet | ImageData, train_split: ImageData) -> None:
-    """Check that the set was not made from the split that validation images come from.
-
-    Raise a UserError if the set is the split itself. Warn if it was condensed from the split.
-    """
-    if isinstance(train_set, ImageData) and train_set.fingerprint == train_split.fingerprint:
+def _check_disjoint(train_set: CondensedSet | ImageData, val_set: ImageData) -> None:
+    """Check that the validation images are not among the training images: an error for images, a warning for a set."""
+    if not has_common_images(train_set, val_set):
+        return
+    if isinstance(train_set, ImageData):
         raise UserError("validation images must not be training images: cs.train_val_split returns separate parts")
-    if isinstance(train_set, CondensedSet) and train_set.provenance.get("fingerprint") == train_split.fingerprint:
-        warn_user(
-            "the set was condensed from images that include the validation images, which may favour networks that "
-            "memorise them: use cs.train_val_split(data.train), condense the first part, and give the second as data"
-        )
+    warn_user(
+        "the set was condensed from images that include the validation images, which may favour networks that "
+        "memorise them: use cs.train_val_split(data.train), condense the first part, and give the second as data"
+    )

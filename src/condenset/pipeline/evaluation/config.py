@@ -12,7 +12,7 @@ from condenset import __version__
 from condenset.config import check_bool_fields, check_text_fields, make_config
 from condenset.data.reading.options import LoadOptions
 from condenset.engine.options import EngineOptions
-from condenset.errors import check, check_int
+from condenset.errors import UserError, check, check_int, check_type
 from condenset.io.metadata import CONFIG_MARK, format_toml
 from condenset.pipeline.settings import ComputeSettings, pop_options, read_config
 from condenset.training.protocol import Protocol
@@ -40,6 +40,25 @@ class EvaluationSource:
         check(isinstance(self.dataset, str) and self.dataset != "", "dataset must be text", self.dataset)
         check(isinstance(self.data_dir, str | None), "data_dir must be text", self.data_dir)
         check_bool_fields(self, "every_image")
+
+
+def parse_origin(origin: object, owner: str) -> EvaluationSource | None:
+    """Return the dataset that `ImageData.origin` describes, or None if it is None.
+
+    Args:
+        origin: The origin, possibly from a file of another author.
+        owner: What records it, for the error message.
+    """
+    if origin is None:
+        return None
+    try:
+        check_type(origin, dict, "the origin must be a table")
+        assert isinstance(origin, dict)
+        others = {name: value for name, value in origin.items() if name not in ("dataset", "data_dir")}
+        options = make_config(LoadOptions, "an option of load", others)
+        return EvaluationSource(dataset=origin.get("dataset"), data_dir=origin.get("data_dir"), options=options)
+    except UserError as error:
+        raise UserError(f"the origin in {owner} is damaged: {error}") from None
 
 
 @dataclass(frozen=True, kw_only=True)

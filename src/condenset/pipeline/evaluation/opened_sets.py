@@ -9,18 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from condenset.config import make_config
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
 from condenset.data.reading.opening import is_known_name
-from condenset.data.reading.options import LoadOptions
 from condenset.data.split import is_subset_source
-from condenset.errors import UserError, check, check_type, option, warn_user
+from condenset.errors import UserError, check, option, warn_user
 from condenset.io.metadata import holds_config
 from condenset.io.user_directories import absolute_path
 from condenset.pipeline.config import read_plan
 from condenset.pipeline.datasets import resolve_load_options
-from condenset.pipeline.evaluation.config import EvaluationSource
+from condenset.pipeline.evaluation.config import EvaluationSource, parse_origin
 from condenset.pipeline.evaluation.images import TestImageCache
 from condenset.pipeline.evaluation.overlap import check_overlap
 from condenset.pipeline.plan import Plan
@@ -85,7 +83,7 @@ def open_set(
             test, _ = cache.load(source)
             assert test is not None
     _check_classes(condensed, file, test)  # first: images of another shape have another fingerprint
-    has_overlap = check_overlap(condensed, file, origin, source, test, cache)
+    has_overlap = check_overlap(condensed, origin, source, test, cache, file)
     if train_fingerprint and not has_overlap and (origin is None or origin.options == source.options):
         _warn_about_changed_images(condensed, file, source, train_fingerprint)
     made_from = origin.dataset if origin else str(condensed.provenance.get("dataset", ""))
@@ -113,15 +111,7 @@ def read_origin(condensed: CondensedSet, file: Path, plan: Plan | None) -> Evalu
     origin = condensed.provenance.get("origin")
     if origin is None and plan is not None:
         return EvaluationSource(dataset=plan.dataset, data_dir=plan.data_dir, options=plan.load_options)
-    if origin is None:
-        return None
-    try:
-        check_type(origin, dict, "the origin must be a table")
-        others = {name: value for name, value in origin.items() if name not in ("dataset", "data_dir")}
-        options = make_config(LoadOptions, "an option of load", others)
-        return EvaluationSource(dataset=origin.get("dataset"), data_dir=origin.get("data_dir"), options=options)
-    except UserError as error:
-        raise UserError(f"the origin in the provenance of {file} is damaged: {error}") from None
+    return parse_origin(origin, f"the provenance of {file}")
 
 
 def _find_source(

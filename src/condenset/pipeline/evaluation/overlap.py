@@ -4,61 +4,57 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Mapping
 from pathlib import Path
 
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
+from condenset.data.split import has_common_images
 from condenset.errors import UserError, option, warn_user
 from condenset.pipeline.datasets import is_same_dataset
-from condenset.pipeline.evaluation.config import EvaluationSource
+from condenset.pipeline.evaluation.config import EvaluationSource, parse_origin
 from condenset.pipeline.evaluation.images import TestImageCache
 
 
 def check_overlap(
     condensed: CondensedSet,
-    file: Path,
     origin: EvaluationSource | None,
-    source: EvaluationSource,
+    source: EvaluationSource | None,
     test: ImageData,
     cache: TestImageCache,
+    file: Path | None = None,
 ) -> bool:
     """Return whether the test images contain images that a set was made from, with a warning if so.
 
     Args:
         condensed: The set.
-        file: Its file.
         origin: Where the images are that it was made from. None: unknown.
-        source: The dataset with the test images.
+        source: The dataset with the test images. None: unknown.
         test: The test images.
-        cache: Loads images.
+        cache: Loads the images of `source` if it may be a copy of the origin that is divided differently.
+        file: The file of the set, for messages. None: the set and the images are arguments in Python.
 
     Raises:
         UserError: The test images are a hold-out of images that were all used to make the set.
     """
     fingerprint = condensed.provenance.get("fingerprint")
-    if test.fingerprint != fingerprint and not _has_common_images(fingerprint, origin, source, cache):
+    by_fingerprint = has_common_images(condensed, test)
+    if not by_fingerprint and (source is None or not _has_common_images(fingerprint, origin, source, cache)):
         return False
-    other = f"give other images with {option('dataset')} or {option('test')}"
+    name, other = file or "the set", "give other images"
+    if file is not None:
+        other += f" with {option('dataset')} or {option('test')}"
     made_from_all = origin is None or origin.options.test_share is None
-    if source.options.test_share is not None and made_from_all:
-        raise UserError(f"{file} was made from all images of {source.dataset}, so that none can be held out: {other}")
-    warn_user(f"the test images contain images that {file} was made from: its accuracy is too high; {other}")
+    if source is not None and source.options.test_share is not None and made_from_all:
+        raise UserError(f"{name} was made from all images of {source.dataset}, so that none can be held out: {other}")
+    warn_user(f"the test images contain images that {name} was made from: its accuracy is too high; {other}")
     return True
 
 
-def is_made_from(condensed: CondensedSet, test: ImageData) -> bool:
-    """Return whether a set was made from the test images, or from another part of the same dataset.
-
-    No images are loaded: the fingerprints and the origins decide.
-    """
-    origin, test_origin = condensed.provenance.get("origin"), test.origin
-    if test.fingerprint == condensed.provenance.get("fingerprint"):
-        return True
-    if not isinstance(origin, Mapping) or origin.get("test_share") == test_origin.get("test_share"):
-        return False
-    datasets = [origin.get("dataset"), test_origin.get("dataset")]
-    return all(isinstance(dataset, str) for dataset in datasets) and is_same_dataset(*map(str, datasets))
+def check_overlap_in_memory(condensed: CondensedSet, test: ImageData) -> None:
+    """Check the arguments of `cs.evaluate` by what they record about their images. See `check_overlap`."""
+    origin = parse_origin(condensed.provenance.get("origin"), "the provenance of the set")
+    source = parse_origin({**test.origin, "test": None} if test.origin else None, "the test images")
+    check_overlap(condensed, origin, source, test, TestImageCache())
 
 
 def _has_common_images(
