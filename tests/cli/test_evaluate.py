@@ -9,7 +9,6 @@ import pytest
 
 from condenset import CondensedSet
 from condenset.augment import DEFAULT_STRATEGY
-from condenset.training.protocol import Protocol
 from helpers.command_line import (
     RECORD_FIELDS,
     TINY,
@@ -135,7 +134,7 @@ def test_evaluate_takes_a_directory_of_sets(condenset: CommandRunner, toy: Path)
         assert [record["ipc"] for record in evaluate(condenset, path, *QUICK)] == ipcs
 
 
-def test_own_steps_replace_epochs(condenset: CommandRunner, toy: Path) -> None:
+def test_own_steps_of_distillation_replace_epochs(condenset: CommandRunner, toy: Path) -> None:
     quick = ("--set", "iterations=1", "--set", "steps=1", "--set", "epochs=1", *TINY_NETWORK)
     protocol = ("--no-whole", "--epochs", 2, "--nets", 2)
     assert condenset("run", toy, "--ipc", 1, "--method", "dd,random", *quick, *protocol, "--out", "r").code == 0
@@ -148,17 +147,21 @@ def test_own_steps_replace_epochs(condenset: CommandRunner, toy: Path) -> None:
     assert "needs a set with learned step sizes" in condenset("evaluate", "r", "--own-steps").error_line
 
 
-def test_own_steps_of_trajectory_matching_are_the_learning_rate(
-    condenset: CommandRunner, toy: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Protocol, "total_epochs", 2)  # of 1001
+def test_own_steps_of_trajectory_matching_are_the_learning_rate(condenset: CommandRunner, toy: Path) -> None:
     steps = (f"{field}=1" for field in ("iterations", "steps", "expert_epochs", "max_start_epoch", "pool_size"))
     quick = (*(word for step in steps for word in ("--set", step)), "--no-zca", *TINY_NETWORK)
-    protocol = ("--no-whole", "--epochs", 2, "--nets", 1)
+    protocol = ("--no-whole", "--protocol", "modern", "--epochs", 2, "--nets", 1)
     assert condenset("run", toy, "--ipc", 1, "--method", "mtt", *quick, *protocol, "--out", "r").code == 0
     (record,) = evaluate(condenset, "r", "--own-steps")
     step_size = CondensedSet.load("r/sets/mtt-1.safetensors").provenance["step_size"]
-    assert (record["evaluate_lr"], record["protocol"], record["epochs"]) == (step_size, "paper", 1000)
+    assert (record["evaluate_lr"], record["protocol"], record["epochs"]) == (step_size, "modern", 2)
+    assert record["learned_steps"] is True
+    (record,) = evaluate(condenset, "r", "--own-steps", "--epochs", 1, "--augment", "crop")
+    assert (record["evaluate_lr"], record["epochs"], record["augment"]) == (step_size, 1, "crop")
+    (record,) = evaluate(condenset, "r", "--own-steps", "--protocol", "paper", "--epochs", 1)
+    assert (record["evaluate_lr"], record["protocol"]) == (step_size, "paper")
+    table = read_table(condenset("evaluate", "r", "--own-steps").out)
+    assert table[0][-1] == f"{NETWORK}, modern, own steps"
 
 
 def test_all_sets_are_checked_before_the_first_is_scored(condenset: CommandRunner, toy: Path, tmp_path: Path) -> None:

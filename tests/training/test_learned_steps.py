@@ -28,14 +28,17 @@ def distill(data: cs.ImageData, iterations: int = 2) -> cs.CondensedSet:
     return cs.condense(data, "dd", ipc=2, device="cpu", **fields)
 
 
-def test_evaluation_with_the_learning_rate_of_trajectory_matching(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Protocol, "total_epochs", 30)  # of 1001
+def test_evaluation_with_the_learning_rate_of_trajectory_matching() -> None:
     condensed = cs.condense(tiny_data([6, 6]), "random", ipc=2, device="cpu", verbose=False)
     learned = dataclasses.replace(condensed, provenance={**condensed.provenance, "step_size": 0.3})
-    test, fields = tiny_data([5, 5], seed=1), {"network": SPEC, "num_networks": 2, "device": "cpu", "verbose": False}
-    scores = cs.evaluate(learned, test, learned_steps=True, **fields)
-    expected = cs.evaluate(learned, test, lr=0.3, **fields)
-    assert scores.accuracies == expected.accuracies and scores.protocol == expected.protocol
+    test = tiny_data([5, 5], seed=1)
+    fields: dict[str, Any] = {"network": SPEC, "num_networks": 2, "device": "cpu", "verbose": False}
+    scores = cs.evaluate(learned, test, learned_steps=True, epochs=29, **fields)
+    expected = cs.evaluate(learned, test, lr=0.3, epochs=29, **fields)
+    assert scores.accuracies == expected.accuracies and scores.protocol == {**expected.protocol, "learned_steps": True}
+    assert str(scores).endswith(", own steps)")
+    with pytest.raises(cs.UserError, match=r"learned_steps= replaces lr=: give only one of them"):
+        cs.evaluate(learned, test, learned_steps=True, lr=0.1, **fields)
     assert scores.protocol["lr"] == 0.3 and scores.protocol["schedule"] == "paper"
     with_steps = dataclasses.replace(distill(test), provenance={**distill(test).provenance, "step_size": 0.3})
     assert cs.evaluate(with_steps, tiny_data([6, 6]), learned_steps=True, **fields).protocol["learned_steps"]

@@ -221,10 +221,10 @@ def _format_score(record: Mapping[str, Any]) -> str:
 
 
 def _network_name(record: Mapping[str, Any]) -> str:
-    """Return the network of a score, with the name of the protocol unless it is the paper's."""
+    """Return the network of a score, with how it is trained unless that is by the paper's protocol."""
     from condenset.training.scores import name_protocol
 
-    return name_protocol(str(record["network"]), record.get("protocol"))
+    return name_protocol(str(record["network"]), record.get("protocol"), record.get("learned_steps"))
 
 
 def _format_ipc(record: Mapping[str, Any]) -> str:

@@ -18,6 +18,7 @@ from condenset.io.metadata import read_json
 from condenset.pipeline.plan import WHOLE
 from condenset.runs.context import RunContext
 from condenset.runs.events import is_fraction
+from condenset.training.learned_steps import read_learned_lr
 from condenset.training.protocol import Protocol
 from condenset.training.scores import Scores
 
@@ -61,7 +62,7 @@ def make_record(dataset: str, train_set: CondensedSet | ImageData, scores: Score
         "ipc": recipe.get("ipc"),
         "seed": run.seed,
         "network": scores.protocol["network"] if scores else recipe.get("network"),
-        **(_score_fields(scores) if scores else {}),
+        **(_score_fields(train_set, scores) if scores else {}),
         **_size_fields(train_set),
         **condense_cost({"peak_memory_bytes": run.compute.peak_memory(), **provenance}),
         **({"evaluate_seconds": round(scores.seconds, 3)} if scores else {}),
@@ -80,17 +81,19 @@ def _size_fields(train_set: CondensedSet | ImageData) -> Record:
     return {"images": len(train_set), "storage_bytes": stored.nbytes}
 
 
-def _score_fields(scores: Scores) -> Record:
+def _score_fields(train_set: CondensedSet | ImageData, scores: Scores) -> Record:
     """Return the accuracies and how the networks were trained: for epochs, steps, or the steps of the set."""
     protocol = scores.protocol
-    length = "learned_steps" if protocol["learned_steps"] else "steps" if protocol["steps"] else "epochs"
+    names = ["learned_steps"] if protocol["learned_steps"] else []
+    if not names or read_learned_lr(train_set) is not None:  # else the set has the length of the training
+        names.append("steps" if protocol["steps"] else "epochs")
     return {
         "accuracy_mean": scores.mean,
         "accuracy_std": scores.std,
         "accuracies": list(scores.accuracies),
         "balanced_accuracy": scores.balanced_accuracy,
         "protocol": protocol["schedule"],
-        length: protocol[length],
+        **{name: protocol[name] for name in names},
         **({} if protocol["lr"] == Protocol.lr else {"evaluate_lr": protocol["lr"]}),
         "augment": protocol["augment"],
     }

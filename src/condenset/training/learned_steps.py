@@ -11,6 +11,7 @@ from torch import Tensor
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
 from condenset.errors import UserError, check, is_number, option_name
+from condenset.training.protocol import OVERRIDDEN_FIELDS, Overrides
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,13 @@ def read_learned_lr(train_set: CondensedSet | ImageData) -> float | None:
         return None
     lr: Any = train_set.provenance.get("step_size")
     return float(lr) if is_number(lr) and lr > 0 else None
+
+
+def overridden_fields(*train_sets: CondensedSet | ImageData) -> Overrides:
+    """Return the fields of a protocol that other fields override if these sets are scored together."""
+    if all(read_learned_lr(train_set) is not None for train_set in train_sets):
+        return {**OVERRIDDEN_FIELDS, "learned_steps": ("lr",)}
+    return OVERRIDDEN_FIELDS
 
 
 def check_learned_steps(train_set: CondensedSet) -> None:

@@ -137,7 +137,8 @@ PROTOCOLS: dict[str, dict[str, Any]] = {  # fields that differ from the defaults
         "cutmix": 0.5,
     },
 }
-OVERRIDDEN_FIELDS = {  # fields of a protocol that another field overrides
+Overrides = Mapping[str, tuple[str, ...]]
+OVERRIDDEN_FIELDS: Overrides = {  # fields of a protocol that another field overrides
     "learned_steps": (
         "protocol",
         "epochs",
@@ -180,14 +181,16 @@ def is_large(num_images: int) -> bool:
     return num_images >= MIN_STEPS_PER_EPOCH * Protocol.batch_size
 
 
-def without_overridden(fields: Mapping[str, Any], explicit: Mapping[str, Any]) -> dict[str, Any]:
+def without_overridden(
+    fields: Mapping[str, Any], explicit: Mapping[str, Any], overridden: Overrides = OVERRIDDEN_FIELDS
+) -> dict[str, Any]:
     """Leave out the recorded fields of a protocol that explicit options override.
 
-    Options override each other as in `OVERRIDDEN_FIELDS`, such as `steps` and `epochs`. The name of a protocol
+    Options override each other as in `overridden`, such as `steps` and `epochs`. The name of a protocol
     overrides everything but the network and the number of networks.
     """
-    dropped = {name for override, names in OVERRIDDEN_FIELDS.items() if explicit.get(override) for name in names}
-    dropped |= {override for override, names in OVERRIDDEN_FIELDS.items() if explicit.keys() & set(names)}
+    dropped = {name for override, names in overridden.items() if explicit.get(override) for name in names}
+    dropped |= {override for override, names in overridden.items() if explicit.keys() & set(names)}
     if "protocol" in explicit:
         dropped |= fields.keys() - {"network", "num_networks"}
     return {name: value for name, value in fields.items() if name not in dropped}
@@ -211,12 +214,12 @@ def training_protocol(
     return make_protocol(name=name, size=size, whole=whole, **{**defaults, **fields})
 
 
-def check_ignored_options(fields: Mapping[str, Any]) -> None:
+def check_ignored_options(fields: Mapping[str, Any], overridden: Overrides = OVERRIDDEN_FIELDS) -> None:
     """Refuse options that another option overrides. All fields together are accepted, as `Scores.protocol` has them."""
     if field_names(Protocol) <= fields.keys():
         return
-    for name, overridden in OVERRIDDEN_FIELDS.items():
-        ignored = [option(field) for field in overridden if field in fields]
+    for name, replaced in overridden.items():
+        ignored = [option(field) for field in replaced if field in fields]
         if fields.get(name) and ignored:
             raise UserError(f"{option(name)} replaces {', '.join(ignored)}: give only one of them")
 

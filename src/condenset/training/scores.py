@@ -76,13 +76,14 @@ class Scores:
 
     def __str__(self) -> str:
         record = {"accuracies": self.accuracies, "accuracy_mean": self.mean, "accuracy_std": self.std}
-        network = name_protocol(self.network, self.protocol.get("schedule"))
+        network = name_protocol(self.network, self.protocol.get("schedule"), self.protocol.get("learned_steps"))
         return f"{format_accuracy(record)} ({len(self.accuracies)} × {network})"
 
 
-def name_protocol(text: str, protocol: str | None) -> str:
-    """Return a text, such as a network in a table, with the name of the protocol unless it is the paper's."""
-    return text if protocol in (None, "paper") else f"{text}, {protocol}"
+def name_protocol(text: str, protocol: str | None, learned_steps: object = None) -> str:
+    """Return a text, such as a network in a table, with how it is trained unless that is by the paper's protocol."""
+    named = text if protocol in (None, "paper") else f"{text}, {protocol}"
+    return f"{named}, own steps" if learned_steps else named
 
 
 def format_accuracy(record: Mapping[str, Any]) -> str:

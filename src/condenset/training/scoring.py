@@ -22,6 +22,7 @@ from condenset.training.class_matching import align_classes
 from condenset.training.confusion import confusion_matrix
 from condenset.training.evaluation import Evaluation
 from condenset.training.evaluation_tasks import run_on_engine
+from condenset.training.learned_steps import overridden_fields
 from condenset.training.protocol import Protocol, check_ignored_options, is_large, make_protocol
 from condenset.training.scores import Scores
 
@@ -39,7 +40,7 @@ def protocol_for(train_set: CondensedSet | ImageData, test_set: ImageData, **fie
         test_set: The test images, whose name and image size select a preset.
         fields: Fields of the protocol, which override the defaults, and its name as `protocol`.
     """
-    check_ignored_options(fields)
+    check_ignored_options(fields, overridden_fields(train_set))
     if isinstance(train_set, CondensedSet) and "network" not in fields:
         network = network_of_set(train_set) if train_set.step_sizes is None or fields.get("learned_steps") else None
         fields = {**fields, "network": network} if network else fields
@@ -134,7 +135,7 @@ def score_set(
         accuracies=tuple(evaluation.accuracies[net] for net in range(num_networks)),
         network=networks.display_name(protocol.network),
         protocol=dataclasses.asdict(evaluation.protocol)
-        | {"seed": run.seed, "precision": evaluation.compute.precision},
+        | {"learned_steps": protocol.learned_steps, "seed": run.seed, "precision": evaluation.compute.precision},
         seconds=evaluation.previous_seconds + time.monotonic() - began,
         confusion=confusion_matrix(evaluation.cell_counts.values(), train_set.num_classes),
     )

@@ -42,7 +42,7 @@ class EvaluationSource:
         check_bool_fields(self, "every_image")
 
 
-def parse_origin(origin: object, owner: str) -> EvaluationSource | None:
+def parse_origin(origin: Any, owner: str) -> EvaluationSource | None:
     """Return the dataset that `ImageData.origin` describes, or None if it is None.
 
     Args:
@@ -53,7 +53,6 @@ def parse_origin(origin: object, owner: str) -> EvaluationSource | None:
         return None
     try:
         check_type(origin, dict, "the origin must be a table")
-        assert isinstance(origin, dict)
         others = {name: value for name, value in origin.items() if name not in ("dataset", "data_dir")}
         options = make_config(LoadOptions, "an option of load", others)
         return EvaluationSource(dataset=origin.get("dataset"), data_dir=origin.get("data_dir"), options=options)

@@ -21,8 +21,8 @@ from condenset.pipeline.evaluation.config import EvaluationJob, EvaluationSource
 from condenset.pipeline.evaluation.images import TestImageCache
 from condenset.pipeline.evaluation.opened_sets import OpenedSet, open_set
 from condenset.pipeline.sets import find_sets
-from condenset.training.learned_steps import check_learned_steps
-from condenset.training.protocol import Protocol, check_ignored_options, make_protocol, without_overridden
+from condenset.training.learned_steps import check_learned_steps, overridden_fields
+from condenset.training.protocol import Overrides, Protocol, check_ignored_options, make_protocol, without_overridden
 from condenset.training.scoring import network_of_set
 
 OWN = "own"  # in place of a network: that of each set, else that of its run, else the default
@@ -63,7 +63,6 @@ def plan_evaluation(request: EvaluationRequest, cache: TestImageCache) -> tuple[
     Raises:
         UserError: A set cannot be scored.
     """
-    check_ignored_options(dict(request.protocol_fields))
     files = {file.absolute(): file for path in request.paths for file in find_sets(path)}.values()
     data_dir = absolute_path(request.data_dir) if request.data_dir else None
     source = None
@@ -96,8 +95,10 @@ def _choose_seed(opened: OpenedSet, seed: int | None) -> int:
 def _choose_protocols(sets: Sequence[OpenedSet], request: EvaluationRequest) -> list[list[Protocol]]:
     """Return the protocols of each set, one per network. Without other options, all sets have the same."""
     explicit = dict(request.protocol_fields)
+    overridden = overridden_fields(*(opened.condensed for opened in sets))
+    check_ignored_options(explicit, overridden)
     config = dict(read_plan(request.config).explicit.get("protocol", {})) if request.config else None
-    shared = without_overridden(_common_run_fields(sets) if config is None else config, explicit)
+    shared = without_overridden(_common_run_fields(sets) if config is None else config, explicit, overridden)
     config_network = shared.pop("network", None)
     learned_steps = bool((shared | explicit).get("learned_steps"))
     if request.networks:
@@ -115,7 +116,7 @@ def _choose_protocols(sets: Sequence[OpenedSet], request: EvaluationRequest) -> 
     for opened in sets if learned_steps else ():
         check_learned_steps(opened.condensed)
     if config is None:
-        _warn_about_other_protocols(sets, protocols, explicit)
+        _warn_about_other_protocols(sets, protocols, explicit, overridden)
     return protocols
 
 
@@ -174,13 +175,16 @@ def _common_network(sets: Sequence[OpenedSet]) -> str | None:
 
 
 def _warn_about_other_protocols(
-    sets: Sequence[OpenedSet], protocols: Sequence[Sequence[Protocol]], explicit: Mapping[str, Any]
+    sets: Sequence[OpenedSet],
+    protocols: Sequence[Sequence[Protocol]],
+    explicit: Mapping[str, Any],
+    overridden: Overrides,
 ) -> None:
     """Warn if the scores of a run are not repeated because the runs of the sets have different protocols."""
     for opened, (protocol, *_) in zip(sets, protocols, strict=True):
         fields = dataclasses.asdict(protocol)
         run_fields = {name: value for name, value in _run_fields(opened).items() if name not in explicit}
-        run_fields = without_overridden(run_fields, explicit)
+        run_fields = without_overridden(run_fields, explicit, overridden)
         if differing := [name for name, value in run_fields.items() if fields[name] != value]:
             warn_user(
                 f"the runs of the sets differ in {', '.join(differing)} of their protocols: all sets are scored by "

@@ -57,7 +57,7 @@ def _make_row(record: Record) -> dict[str, Cell]:
     """Return the cells of a record by column."""
     ipc, is_scored = record.get("ipc"), "accuracy_mean" in record
     size = mean_ipc(tuple(ipc) if isinstance(ipc, list) else ipc) if ipc else float(record.get("images") or 0)
-    network = name_protocol(str(record.get("network") or "–"), record.get("protocol"))
+    network = name_protocol(str(record.get("network") or "–"), record.get("protocol"), record.get("learned_steps"))
     networks = f"{len(record['accuracies'])} × {network}" if is_scored else network
     balanced, storage = record.get("balanced_accuracy"), record.get("storage_bytes") or 0
     seconds = total_seconds(record) if record.get("condense_seconds") is not None else 0.0
