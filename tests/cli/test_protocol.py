@@ -40,6 +40,12 @@ def test_a_small_whole_dataset_has_the_epochs_of_a_set(condenset: CommandRunner,
     options = ("--ipc", 1, "--method", "random", *TINY_NETWORK, "--protocol", "modern", "--dry-run", "--json")
     plan = json.loads(condenset("run", toy, *options).out)
     assert "modern protocol, 1500 epochs" in plan["whole dataset"]
+    for whole_options, expected in (((), 7), (("--whole-epochs", 3), 3)):
+        options = ("--ipc", 1, "--method", "random", *TINY_NETWORK, "--epochs", 2, "--nets", 1, *whole_options)
+        assert condenset("run", toy, *options, "--out", "a", "--overwrite").code == 0
+        again = ("run", "--config", "a/recipe.toml", "--epochs", 7, "--dry-run", "--json")
+        plan = json.loads(condenset(*again).out)
+        assert f", {expected} epochs" in plan["whole dataset"] and ", 7 epochs" in plan["scoring"]
 
 
 def test_the_help_says_that_the_paper_protocol_trains_one_epoch_more(condenset: CommandRunner) -> None:

@@ -240,6 +240,8 @@ def _plan_whole_protocol(
     config = without_overridden(_config_protocol(base, "whole"), request.whole_protocol_fields)
     large = is_large(len(data))
     small = {} if large else {"epochs": protocol.epochs}  # as many steps as on a set
+    if small and config.get("epochs") == _config_protocol(base, "protocol").get("epochs"):
+        config.pop("epochs", None)  # it was derived in the same way
     fields = {"network": protocol.network, **small, **config, **request.whole_protocol_fields}
     whole = make_protocol(name=data.name, size=data.size, whole=large, **fields)
     return remove_unused_flip(whole, allow_hflip=data.allow_hflip)
