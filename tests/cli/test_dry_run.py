@@ -40,13 +40,18 @@ def test_run_prints_its_plan(condenset: CommandRunner, toy: Path, tmp_path: Path
 @pytest.mark.parametrize(
     ("command", "options", "expected"),
     [
-        ("run", ("--ipc", "1,2", "--seed", 3, "--no-whole"), "--ipc 1,2 --method random,dm"),
-        ("run", ("--lr", 2, "--init", "noise", "--zca"), "--lr 2.0 --init noise --zca --method random,dm"),
-        ("compare", ("--ipc", 1, "--method", "dm", "--method", "mmd", "--nets", 2), "--ipc 1 --nets 2 --method dm,mmd"),
+        ("run", ("--ipc", "1,2", "--seed", 3, "--no-whole"), "--ipc 1,2 --no-whole"),
+        ("run", ("--epochs", 2, "--whole-epochs", 1), "--epochs 2 --whole-epochs 1"),
+        ("run", ("--lr", 2, "--init", "noise", "--zca"), "--lr 2.0 --init noise --zca"),
+        (
+            "compare",
+            ("--ipc", 1, "--method", "dm", "--method", "mmd", "--nets", 2),
+            "--method dm --method mmd --ipc 1 --nets 2",
+        ),
         (
             "condense",
             ("--ipc", 1, "--set", "lr=2", "--set", "init=noise", "--allow-fewer"),
-            "--ipc 1 --set lr=2 --set init=noise --allow-fewer --method dm --no-evaluate",
+            "--ipc 1 --set lr=2 --set init=noise --allow-fewer --no-evaluate",
         ),
     ],
 )
@@ -55,6 +60,11 @@ def test_dry_run_ends_with_the_command_that_measures_the_cost(
 ) -> None:
     last = condenset(command, toy, *options, "--dry-run").out.splitlines()[-1]
     assert last == f"Time, memory and disk: condenset plan {toy} {expected}"
+
+
+def test_plan_of_a_comparison_names_its_methods(condenset: CommandRunner, toy: Path) -> None:
+    last = condenset("compare", toy, "--ipc", 1, "--dry-run").out.splitlines()[-1]
+    assert " --ipc 1 --method random," in last and ",dm," in last
 
 
 def test_dry_run_of_a_config_file_names_no_command_for_the_cost(condenset: CommandRunner, toy: Path) -> None:

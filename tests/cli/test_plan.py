@@ -27,12 +27,13 @@ def short_trials(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_plan_prints_the_cost_and_writes_nothing(condenset: CommandRunner, toy: Path, tmp_path: Path) -> None:
     files = list_files(tmp_path)
-    result = condenset("plan", toy, "--ipc", 2, *TINY_NETWORK, "--nets", 2, "--gpus", 3)
+    result = condenset("plan", toy, "--ipc", 2, *TINY_NETWORK, "--nets", 2, "--gpus", 3, "--whole-epochs", 0)
     assert result.code == 0, result
     labels = [line.split("  ")[0] for line in result.out.splitlines()]
     assert labels == [
         "dataset",
         "device",
+        "random-2: files",
         "dm-2: chunks",
         "dm-2: images",
         "dm-2: shards",
@@ -41,14 +42,27 @@ def test_plan_prints_the_cost_and_writes_nothing(condenset: CommandRunner, toy: 
         "run directory",
         "",
         "stage",
+        "random-2: scoring, 2 × convnet(width=8, depth=1)",
         "dm-2: condensing",
         "dm-2: scoring, 2 × convnet(width=8, depth=1)",
+        "whole dataset: scoring, 2 × convnet(width=8, depth=1)",
         "total",
     ]
     assert "1, all classes at once" in result.out and "3 of 1 class each" in result.out
     assert "3,000" in result.out
     assert "time on 3 devices" in result.out
     assert list_files(tmp_path) == files
+
+
+def test_plan_counts_the_networks_of_a_run(condenset: CommandRunner) -> None:
+    def count_steps(*options: object) -> dict[str, int]:
+        cost = json.loads(condenset("plan", *SIZES, *TINY_NETWORK, "--ipc", 2, "--epochs", 2, *options, "--json").out)
+        stages = {job["method"]: job["stages"][-1]["steps"] for job in cost["jobs"]}
+        return stages | ({"whole": cost["whole"]["steps"]} if cost["whole"] else {})
+
+    assert count_steps() == {"random": 5 * 3, "dm": 20 * 3, "whole": 20 * 3}
+    assert count_steps("--no-whole", "--method", "random") == {"random": 20 * 3}
+    assert count_steps("--no-whole", "--nets", 6) == {"random": 6 * 3, "dm": 6 * 3}
 
 
 def test_plan_of_data_that_do_not_exist(condenset: CommandRunner) -> None:

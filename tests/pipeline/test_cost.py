@@ -192,6 +192,18 @@ def test_networks_that_jobs_share_count_once(methods: tuple[str, ...], name: str
         assert not any(stage.name.startswith(name) for stage in job.stages) and job.network_bytes == 0
 
 
+def test_networks_that_a_pool_has_already_are_not_trained(tmp_path: Path, toy: Path) -> None:
+    fields = {"pool_size": 1, "max_start_epoch": 1, "expert_epochs": 1, "steps": 1, "iterations": 1}
+    for zca in (False, True):
+        request = make_request("mtt", **fields, pool=str(tmp_path / "pools"), zca=zca)
+        settings: dict[str, Any] = {"dataset": str(toy), "device": "cpu"}
+        before = estimate_cost(request, **settings).jobs[0]
+        start_run(request, out=tmp_path / f"run {zca}", **settings)
+        job = estimate_cost(request, **settings).jobs[0]
+        assert len(before.stages) == 2 and [stage.name for stage in job.stages] == ["condensing"]
+        assert before.network_bytes > 0 == job.network_bytes
+
+
 def test_memory_contains_the_networks_of_a_pool() -> None:
     job = estimate_job("dmplus", network="mlp(width=1024)", pool_size=1000, pool_epochs=1, iterations=2)
     assert job.device_bytes > job.network_bytes > 2**30

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from condenset.cli.common import check_one_network, choose_dataset, drop_unset, parse_memory_limit
 from condenset.cli.console import print_json, print_line, print_preview, print_table
-from condenset.cli.evaluation_options import Epochs, Evaluate, NumNetworks, ProtocolName
+from condenset.cli.evaluation_options import Epochs, Evaluate, NumNetworks, ProtocolName, Whole, WholeEpochs
 from condenset.cli.option_groups import OptionValues, expand_groups
 from condenset.cli.options import (
     AsJson,
@@ -21,7 +21,7 @@ from condenset.cli.options import (
     Precision,
     Train,
 )
-from condenset.cli.run import make_request
+from condenset.cli.run import DEFAULT_METHODS, choose_networks_on_random, make_request
 from condenset.cli.startup import import_torch
 
 if TYPE_CHECKING:
@@ -39,8 +39,10 @@ def plan_command(
     recipe_options: OptionValues,
     evaluate: Evaluate = True,
     protocol: ProtocolName = None,
+    whole: Whole = None,
     num_networks: NumNetworks = None,
     epochs: Epochs = None,
+    whole_epochs: WholeEpochs = None,
     device: Device = None,
     precision: Precision = None,
     memory_limit: MemoryLimit = None,
@@ -48,7 +50,7 @@ def plan_command(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure a few iterations (default: of dm) on this machine, and print time, memory and disk of the whole run.
+    """Measure a few iterations on this machine, and print time, memory and disk of a run (default: random and dm).
 
     Registered datasets need not be downloaded. With --classes, --images and --size, the dataset need not exist.
     """
@@ -62,10 +64,12 @@ def plan_command(
     from condenset.pipeline.cost.run import estimate_cost
 
     protocol_fields = drop_unset(protocol=protocol, num_networks=num_networks, epochs=epochs)
-    request = make_request(recipe_options, ["dm"], protocol_fields, evaluate=evaluate, whole=False)
+    scope: dict[str, Any] = {"evaluate": evaluate, "whole": whole, "whole_epochs": whole_epochs}
+    request = make_request(recipe_options, DEFAULT_METHODS["run" if evaluate else "condense"], protocol_fields, **scope)
     data: dict[str, Any] = {"dataset": dataset, "data_dir": data_dir, "load_fields": load_fields}
     compute = {"device": device, "precision": precision, "memory_limit": parse_memory_limit(memory_limit)}
     arguments = drop_unset(**data, **compute, classes=classes, images=images)
+    arguments["num_networks_on_random"] = choose_networks_on_random(recipe_options, num_networks)
     print_cost(estimate_cost(request, gpus=gpus, progress=ProgressBar(), **arguments), as_json)
 
 
@@ -75,21 +79,16 @@ def print_cost(cost: CostEstimate, as_json: bool) -> None:
         totals = {name: getattr(cost, name) for name in ("seconds", "disk_bytes")}
         print_json(dataclasses.asdict(cost) | totals)
         return
-    from condenset.data.ipc import name_set
     from condenset.io.progress import format_duration
 
     print_preview(_describe_cost(cost), as_json=False)
     print_line()
     columns = ["stage", "steps", "time per step", "time"]
-    rows = [
-        [f"{name_set(job.method, job.ipc)}: {stage.name}", *_describe_times(stage)]
-        for job in cost.jobs
-        for stage in job.stages
-    ]
+    rows = [[name, *_describe_times(stage)] for name, stage in cost.stages.items()]
     rows.append(["total", "", "", format_duration(cost.seconds)])
     if cost.gpus > 1:
         columns.append(f"time on {cost.gpus:,} devices")
-        times = [stage.parallel_seconds for job in cost.jobs for stage in job.stages]
+        times = [stage.parallel_seconds for stage in cost.stages.values()]
         for row, seconds in zip(rows, [*times, cost.parallel_seconds], strict=True):
             row.append(format_duration(seconds))
     print_table(columns, rows)

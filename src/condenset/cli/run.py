@@ -55,10 +55,9 @@ def run_command(
     """Condense a dataset, score the sets and draw them (default methods: random and dm)."""
     fields = {"engine_fields": engine_fields, "load_fields": load_fields}
     arguments = _check_arguments(dataset, train, recipe_options, run_options) | fields
-    if context.info_name != "run" or "methods" in recipe_options or num_networks is not None:
-        arguments["num_networks_on_random"] = None
-    elif "config" not in run_options:
-        arguments["num_networks_on_random"] = NUM_NETWORKS_ON_RANDOM
+    num_on_random = choose_networks_on_random(recipe_options, num_networks) if context.info_name == "run" else None
+    if num_on_random is None or "config" not in run_options:
+        arguments["num_networks_on_random"] = num_on_random
     protocol_fields = drop_unset(protocol=protocol, num_networks=num_networks, epochs=epochs)
     methods = _default_methods(context, run_options)
     request = make_request(recipe_options, methods, protocol_fields, whole=whole, whole_epochs=whole_epochs)
@@ -81,6 +80,11 @@ def condense_command(
     arguments = _check_arguments(dataset, train, recipe_options, run_options) | fields
     request = make_request(recipe_options, _default_methods(context, run_options), evaluate=False)
     _start(context, request, arguments, run_options)
+
+
+def choose_networks_on_random(recipe_options: OptionValues, num_networks: int | None) -> int | None:
+    """Return how many networks score the random images that `run` adds. None: as many as other sets."""
+    return None if "methods" in recipe_options or num_networks is not None else NUM_NETWORKS_ON_RANDOM
 
 
 def make_request(
@@ -158,7 +162,7 @@ def _start(
     if run_options.get("dry_run"):
         print_preview(preview_run(request, **arguments), as_json)
         if not as_json and "config" not in arguments:  # plan has no --config
-            command = format_plan_command(context, request.methods, evaluate=request.evaluate)
+            command = format_plan_command(context, request)
             print_line(f"Time, memory and disk: {command}")
     else:
         if tensorboard:

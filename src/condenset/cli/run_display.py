@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from condenset.data.image_data import Splits
     from condenset.pipeline.plan import Plan
+    from condenset.pipeline.request import RunRequest
     from condenset.pipeline.results import RunResult
     from condenset.runs.context import RunContext
 
@@ -62,16 +63,15 @@ def run_session(
         yield
 
 
-def format_plan_command(context: typer.Context, methods: Sequence[str], *, evaluate: bool) -> str:
+def format_plan_command(context: typer.Context, request: RunRequest) -> str:
     """Return the command `condenset plan` with the arguments of a run. Options that `plan` does not have are left out.
 
     Args:
         context: The command of the run.
-        methods: The methods of the run, whose default is another one than that of `plan`.
-        evaluate: Whether the run scores the sets.
+        request: The request of the run. `plan` has the defaults of `run`.
     """
     plan = context.find_root().command.commands["plan"]  # type: ignore[attr-defined]
-    names = {parameter.name for parameter in plan.params} - {"methods", "as_json"}
+    names = {parameter.name for parameter in plan.params} - {"as_json"}
     words = list[str]()
     for parameter in context.command.params:
         source = context.get_parameter_source(str(parameter.name))
@@ -84,7 +84,10 @@ def format_plan_command(context: typer.Context, methods: Sequence[str], *, evalu
         flag = [parameter.opts[0]] if parameter.opts[0].startswith("-") else []
         for item in value if isinstance(value, list | tuple) else [value]:
             words += [*flag, str(item)]
-    words += ["--method", ",".join(methods), *([] if evaluate else ["--no-evaluate"])]
+    if not request.evaluate:
+        words.append("--no-evaluate")
+    elif context.info_name != "run" and not context.params["methods"]:
+        words += ["--method", ",".join(request.methods)]
     return format_command("plan", *words)
 
 

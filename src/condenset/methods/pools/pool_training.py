@@ -178,6 +178,14 @@ def fill_run_pool(
     return fill_pool(data, path, num_networks, protocol, run, num_checkpoints=num_checkpoints)
 
 
+def is_run_pool_complete(
+    data: ImageData, protocol: Protocol, run: RunContext, *, parent: str, num_checkpoints: int, zca: bool
+) -> bool:
+    """Return whether `fill_run_pool` has no networks to train. `zca`: the data will be whitened."""
+    metadata = pool_metadata(data, protocol, run, num_checkpoints=num_checkpoints) | ({"zca": True} if zca else {})
+    return bool(parent) and _is_complete(pool_path(Path(parent), metadata), protocol.num_networks, metadata)
+
+
 def check_pool_memory(data: ImageData, compute: ComputeDevice, memory_limit: int | None, *, zca: bool = False) -> None:
     """Raise a UserError if the images that the networks train on do not fit the device."""
     way_out = "choose dm, which needs no trained networks and streams images from disk"

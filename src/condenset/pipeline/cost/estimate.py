@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from condenset.data.ipc import Ipc
+from condenset.data.ipc import Ipc, name_set
 
 CONDENSING = "condensing"  # name of the stage that every learned set has
 
@@ -82,6 +82,7 @@ class CostEstimate:
         precision: Precision of the computation.
         gpus: Number of devices.
         jobs: The sets, each by itself.
+        whole: The networks that train on the whole dataset. None: there are none.
         parallel_seconds: Time on all devices, which work on all sets at the same time.
         host_bytes: Peak memory of one process with the whole set, without files that it maps.
         dataset_bytes: Size of the training images.
@@ -99,11 +100,18 @@ class CostEstimate:
     parallel_seconds: float
     host_bytes: int
     dataset_bytes: int
+    whole: StageCost | None = None
+
+    @property
+    def stages(self) -> dict[str, StageCost]:
+        """All stages by name."""
+        named = {f"{name_set(job.method, job.ipc)}: {stage.name}": stage for job in self.jobs for stage in job.stages}
+        return named | ({f"whole dataset: {self.whole.name}": self.whole} if self.whole else {})
 
     @property
     def seconds(self) -> float:
         """Time on one device."""
-        return sum(stage.seconds for job in self.jobs for stage in job.stages)
+        return sum(stage.seconds for stage in self.stages.values())
 
     @property
     def disk_bytes(self) -> int:

@@ -22,7 +22,7 @@ from condenset.methods.coresets.coreset import NetworkCoresetRecipe
 from condenset.methods.generative.recipe import GenerativeRecipe
 from condenset.methods.matching.network_source import NUM_CHECKPOINTS, estimate_network_bytes
 from condenset.methods.matching.recipe import POOL_SAMPLERS
-from condenset.methods.pools.pool_training import expert_protocol
+from condenset.methods.pools.pool_training import expert_protocol, is_run_pool_complete
 from condenset.methods.pools.trainer import checkpoint_epochs
 from condenset.methods.samplers import build_on_meta
 from condenset.methods.sharding import split_shards
@@ -33,6 +33,7 @@ from condenset.pipeline.cost.trial import measure_training, random_pixels, trial
 from condenset.pipeline.plan import Job, Plan, make_plan
 from condenset.pipeline.request import RunRequest
 from condenset.pipeline.run import plan_run
+from condenset.runs.context import RunContext
 from condenset.training.parallel import num_parallel
 from condenset.training.protocol import Protocol
 
@@ -62,7 +63,7 @@ def estimate_cost(
         gpus: Number of devices to divide the run over.
         load_fields: Fields of `LoadOptions`.
         progress: The progress display.
-        settings: Settings of the plan: `device`, `precision`, `memory_limit`, `data_dir`.
+        settings: Settings of the plan: `device`, `precision`, `memory_limit`, `data_dir`, `num_networks_on_random`.
     """
     gpus = check_int("gpus", gpus, 1)
     if classes is None and images is None:
@@ -79,6 +80,7 @@ def estimate_cost(
     meter = _CostMeter(plan, data, compute, gpus, progress)
     try:
         jobs = tuple(meter.measure_job(job) for job in plan.condense_jobs)
+        whole = meter.measure_whole()
     finally:
         progress.stop()
     process_bytes = ComputeDevice(torch.device("cpu"), torch.float32).peak_memory()
@@ -92,6 +94,7 @@ def estimate_cost(
         precision=compute.precision,
         gpus=gpus,
         jobs=jobs,
+        whole=whole,
         parallel_seconds=meter.parallel_seconds(),
         host_bytes=estimate_host_bytes(process_bytes, jobs, compute.device.type),
         dataset_bytes=data.images.numel(),
@@ -120,6 +123,7 @@ def _plan_outline(
         device=str(compute.device),
         precision=compute.precision,
         memory_limit=settings.get("memory_limit"),
+        num_networks_on_random=settings.get("num_networks_on_random"),
     )
 
 
@@ -158,8 +162,8 @@ class _CostMeter:
             loop = measure_classes(data, trial_recipe(recipe), self.compute, limit, min(map(len, shards)), part)
             stages.append(self._condense_stage(loop, shards))
         num_images = sum(images_per_class(data, recipe))
-        if self.plan.protocol:
-            stages.append(self._score_stage(self.plan.protocol, num_images * recipe.layout.num_parts))
+        if protocol := self.plan.protocol_of(job):
+            stages.append(self._score_stage(protocol, num_images * recipe.layout.num_parts))
         num_weights, streamed_bytes = (
             self._count_weights(networks),
             count_streamed_bytes(part, recipe, self.compute, limit),
@@ -181,6 +185,10 @@ class _CostMeter:
             network_bytes=(0 if is_trained else num_weights * FLOAT_BYTES) + _generator_bytes(recipe, loop),
         )
 
+    def measure_whole(self) -> StageCost | None:
+        """Return the cost of the networks that train on the whole dataset. None: there are none."""
+        return self._score_stage(self.plan.whole, len(self.data), pixels=True) if self.plan.whole else None
+
     def _network_stage(self, recipe: Recipe, protocol: Protocol) -> StageCost:
         """Return the cost of the networks that a method trains on the dataset."""
         name = "reference network" if isinstance(recipe, NetworkCoresetRecipe) else "pool of networks"
@@ -188,10 +196,11 @@ class _CostMeter:
         self._network_seconds += stage.parallel_seconds
         return stage
 
-    def _score_stage(self, protocol: Protocol, num_images: int) -> StageCost:
-        """Return the cost of the networks that score a set."""
-        total = protocol.num_networks * len(self.plan.condense_jobs)
-        stage, tasks = self._measure_training("scoring", protocol, num_images, total, pixels=False)
+    def _score_stage(self, protocol: Protocol, num_images: int, *, pixels: bool = False) -> StageCost:
+        """Return the cost of the networks that score a set, or the whole dataset, which is stored as pixels."""
+        protocols = [self.plan.protocol_of(job) for job in self.plan.jobs]
+        total = sum(item.num_networks for item in protocols if item)
+        stage, tasks = self._measure_training("scoring", protocol, num_images, total, pixels=pixels)
         self._score_tasks += tasks
         return stage
 
@@ -208,7 +217,22 @@ class _CostMeter:
         )
 
     def _trained_networks(self, recipe: Recipe) -> tuple[Protocol, int] | None:
-        """Return how a method trains networks on the dataset, and how many states of each it stores; None: none."""
+        """Return how a job trains networks on the dataset, and how many states of each it stores; None: none."""
+        networks = self._needed_networks(recipe)
+        if networks is None or not isinstance(recipe, MTTRecipe | DMRecipe):
+            return networks
+        is_stored = is_run_pool_complete(
+            self.data,
+            networks[0],
+            RunContext(seed=self.plan.seed, compute=self.compute),
+            parent=recipe.pool,
+            num_checkpoints=networks[1] - 1 if isinstance(recipe, MTTRecipe) else NUM_CHECKPOINTS,
+            zca=recipe.zca,
+        )
+        return None if is_stored else networks
+
+    def _needed_networks(self, recipe: Recipe) -> tuple[Protocol, int] | None:
+        """Return the same for the networks that a method needs, unless the user gave a pool."""
         if isinstance(recipe, NetworkCoresetRecipe):
             return recipe.protocol, 1
         if isinstance(recipe, MTTRecipe):
@@ -232,7 +256,7 @@ class _CostMeter:
     def _pool_bytes(self, recipe: Recipe) -> int:
         """Return the memory of the networks that a method samples from; the trial has one small pool."""
         if isinstance(recipe, MTTRecipe):
-            return FLOAT_BYTES * self._count_weights(self._trained_networks(recipe))
+            return FLOAT_BYTES * self._count_weights(self._needed_networks(recipe))
         if not isinstance(recipe, DMRecipe) or recipe.sampler not in POOL_SAMPLERS:
             return 0
         return estimate_network_bytes(recipe, self.data, self.compute)
