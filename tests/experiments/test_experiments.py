@@ -138,6 +138,16 @@ def test_request_overrides_methods_networks_and_recipes(splits: Splits, tmp_path
     assert (recipe["iterations"], recipe["momentum"], recipe["batch_size"]) == (1, 0.1, 8)
 
 
+@pytest.mark.parametrize(("pool_seconds", "expected"), [((2.0, 2.0, 2.0), 2.0), ((2.0, 3.0, 4.0), 9.0)])
+def test_a_pool_that_sets_share_counts_once(
+    pool_seconds: tuple[float, ...], expected: float, splits: Splits, tmp_path: Path
+) -> None:
+    context, seconds = make_context(splits, make_run(tmp_path)), iter(pool_seconds)
+    context.num_sets = 3
+    record = context.repeat(lambda _: {"accuracies": [0.5], "condense_seconds": 1.0, "pool_seconds": next(seconds)})
+    assert (record["condense_seconds"], record["pool_seconds"], record["sets"]) == (3.0, expected, 3)
+
+
 @pytest.mark.parametrize("name", [name for name, experiment in EXPERIMENTS.items() if experiment.repeats_sets])
 def test_several_sets_have_different_seeds(
     name: str, splits: Splits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -158,13 +158,18 @@ class ExperimentContext:
         return results
 
     def repeat(self, measure: Callable[[str], Record]) -> Record:
-        """Call `measure(suffix)` once per set and merge the records: all accuracies, and the sum of the seconds."""
+        """Call `measure(suffix)` once per set and merge the records: all accuracies, and the sum of the seconds.
+
+        Sets that share a pool of networks have the same `pool_seconds`, which count once.
+        """
         records = self.for_each_set(measure)
         accuracies = [accuracy for record in records for accuracy in record["accuracies"]]
-        durations = [name for name in ("seconds", "condense_seconds", "pool_seconds") if name in records[0]]
+        durations = [name for name in ("seconds", "condense_seconds") if name in records[0]]
+        pool_seconds = {record["pool_seconds"] for record in records if "pool_seconds" in record}
         return {
             **records[0],
             **{name: sum(record[name] for record in records) for name in durations},
+            **({"pool_seconds": sum(pool_seconds)} if pool_seconds else {}),
             **summarize_accuracies(accuracies),
             "sets": len(records),
         }
