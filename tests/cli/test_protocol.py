@@ -55,6 +55,17 @@ def test_the_help_says_that_the_paper_protocol_trains_one_epoch_more(condenset: 
         assert "protocol trains one more, as the code of the paper does." in " ".join(words)
 
 
+def test_the_help_states_the_default_number_of_networks(condenset: CommandRunner) -> None:
+    texts = {
+        name: " ".join(condenset(name, "--help").out.replace("│", " ").split())
+        for name in ("run", "plan", "compare", "paper", "evaluate")
+    }
+    assert texts["evaluate"].count("(default: as in the run of the sets, else") == 3  # nets, epochs and protocol
+    for name, text in texts.items():
+        assert ("5 networks score the random images" in text) == (name == "run")
+        assert ("(default: 20; fewer for digits and small scales)" in text) == (name != "evaluate")
+
+
 def test_invalid_protocols_are_refused(condenset: CommandRunner, toy: Path) -> None:
     assert "protocol must be one of paper, modern" in condenset("run", toy, *RANDOM, "--protocol", "x").error_line
     condenset("condense", toy, "--ipc", 1, "--method", "random", "--out", "a")

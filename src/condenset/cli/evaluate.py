@@ -14,13 +14,13 @@ from condenset.cli.common import announce, drop_unset, in_terminal, parse_networ
 from condenset.cli.completion import complete_dataset, complete_set
 from condenset.cli.console import print_evaluation, print_files, print_line
 from condenset.cli.evaluation_options import (
-    Epochs,
+    EvaluationEpochs,
     EvaluationNetworks,
+    EvaluationNumNetworks,
     EvaluationOut,
     EvaluationProtocolName,
     EvaluationSeed,
     LearnedSteps,
-    NumNetworks,
     PerClass,
 )
 from condenset.cli.option_groups import OptionValues, expand_groups
@@ -58,8 +58,8 @@ def evaluate_command(
     ] = None,
     network: EvaluationNetworks = None,
     protocol: EvaluationProtocolName = None,
-    num_networks: NumNetworks = None,
-    epochs: Epochs = None,
+    num_networks: EvaluationNumNetworks = None,
+    epochs: EvaluationEpochs = None,
     augment: Augment = None,
     learned_steps: LearnedSteps = None,
     seed: EvaluationSeed = None,

@@ -45,8 +45,15 @@ NumNetworks = Annotated[
     typer.Option(
         "--nets",
         metavar="NUMBER",
-        help="Networks to train on each set (default: 20, but 5 on the random images that 'run' adds; fewer for digits "
-        "and small scales).",
+        help="Networks to train on each set (default: 20; fewer for digits and small scales).",
+    ),
+]
+EvaluationNumNetworks = Annotated[
+    int | None,
+    typer.Option(
+        "--nets",
+        metavar="NUMBER",
+        help="Networks to train on each set (default: as in the run of the sets, else 20; 3 for digits).",
     ),
 ]
 Epochs = Annotated[
@@ -55,6 +62,15 @@ Epochs = Annotated[
         metavar="NUMBER",
         help="Training epochs on each set (default: 1000, modern 1500; fewer for digits and small scales). The paper "
         "protocol trains one more, as the code of the paper does.",
+    ),
+]
+EvaluationEpochs = Annotated[
+    int | None,
+    typer.Option(
+        "--epochs",
+        metavar="NUMBER",
+        help="Training epochs on each set (default: as in the run of the sets, else 1000, modern 1500; 500 for "
+        "digits). The paper protocol trains one more, as the code of the paper does.",
     ),
 ]
 Whole = Annotated[

@@ -52,7 +52,8 @@ def plan_command(
 ) -> None:
     """Measure a few iterations on this machine, and print time, memory and disk of a run (default: random and dm).
 
-    Registered datasets need not be downloaded. With --classes, --images and --size, the dataset need not exist.
+    The options have the defaults of 'run'. Registered datasets need not be downloaded. With --classes, --images and
+    --size, the dataset need not exist.
     """
     check_one_network(recipe_options.get("network"))
     has_sizes = classes is not None or images is not None

@@ -52,7 +52,10 @@ def run_command(
     report: Report = True,
     per_class: PerClass = False,
 ) -> None:
-    """Condense a dataset, score the sets and draw them (default methods: random and dm)."""
+    """Condense a dataset, score the sets and draw them (default methods: random and dm).
+
+    Without --method and --nets, 5 networks score the random images.
+    """
     fields = {"engine_fields": engine_fields, "load_fields": load_fields}
     arguments = _check_arguments(dataset, train, recipe_options, run_options) | fields
     num_on_random = choose_networks_on_random(recipe_options, num_networks) if context.info_name == "run" else None
