@@ -12,6 +12,7 @@ import pytest
 from condenset import load
 from condenset.data.image_data import Splits
 from condenset.experiments import start
+from condenset.experiments.config import ExperimentConfig
 from condenset.experiments.types import ExperimentResult, Table
 from condenset.pipeline import run as pipeline_run
 from condenset.pipeline.request import RunRequest
@@ -86,10 +87,11 @@ def experiments(monkeypatch: pytest.MonkeyPatch) -> list[tuple[RunContext, dict[
     """Record the run and the arguments of experiments instead of running them."""
     calls: list[tuple[RunContext, dict[str, Any]]] = []
 
-    def run_experiment(
-        name: str, splits: Splits, run: RunContext, directory: Path, **arguments: Any
-    ) -> ExperimentResult:
-        calls.append((run, {"name": name, "dataset_name": splits.train.name, **arguments}))
+    def run_experiment(config: ExperimentConfig, splits: Splits, run: RunContext) -> ExperimentResult:
+        directory = run.directory
+        assert directory is not None
+        fields = {name: getattr(config, name) for name in ("experiment", "scale", "num_sets", "dataset", "request")}
+        calls.append((run, {"dataset_name": splits.train.name, **fields}))
         (directory / "parts").mkdir(exist_ok=True)
         return ExperimentResult(records=[], table=Table(("a",), [("b",)]), draw=lambda: new_chart()[0])
 
@@ -112,7 +114,7 @@ def test_every_option_of_an_experiment_is_passed_on_and_stored(
         assert (request.methods, request.ipcs, request.schedule) == (("random", "dm"), (3, 1), "paper")
         assert request.method_fields == {"dm": {"lr": 2.0}}
         assert (request.protocol_fields, request.whole_epochs) == ({"num_networks": 4, "epochs": 5}, 7)
-        expected = {"name": "sizes", "scale": "tiny", "num_sets": 2, "dataset": str(toy)}
+        expected = {"experiment": "sizes", "scale": "tiny", "num_sets": 2, "dataset": str(toy)}
         assert {key: arguments[key] for key in expected} == expected
         assert (run.seed, run.compute.precision) == (6, "bfloat16")
     config = tomllib.loads(Path("a/experiment.toml").read_text())

@@ -46,16 +46,7 @@ def run_tiny(
 ) -> ExperimentResult:
     """Run an experiment at the scale `tiny`; settings: fields of ExperimentConfig."""
     config = ExperimentConfig(**{"experiment": name, "dataset": "tiny", "scale": "tiny", **settings})
-    return run_experiment(
-        name,
-        splits,
-        run or make_run(directory),
-        directory,
-        dataset=config.dataset,
-        scale=config.scale,
-        request=config.request,
-        num_sets=config.num_sets,
-    )
+    return run_experiment(config, splits, run or make_run(directory))
 
 
 def skip_scoring(monkeypatch: pytest.MonkeyPatch) -> dict[str, Protocol]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from condenset.data.image_data import Splits
+from condenset.experiments.config import ExperimentConfig
 from condenset.experiments.registry import get_experiment, make_context
 from condenset.experiments.types import ExperimentResult
 from condenset.io.directories import wrap_os_errors
 from condenset.io.files import write_file
-from condenset.pipeline.request import RunRequest
 from condenset.pipeline.results import write_results
 from condenset.report.charts import save_chart, set_title
 from condenset.runs.context import RunContext
@@ -18,42 +17,30 @@ from condenset.runs.context import RunContext
 SPREAD_NOTE = "Accuracies are in % of the test images: mean ± standard deviation over all networks"
 
 
-def run_experiment(
-    name: str,
-    splits: Splits,
-    run: RunContext,
-    directory: Path,
-    *,
-    dataset: str,
-    scale: str,
-    request: RunRequest,
-    num_sets: int | None = None,
-) -> ExperimentResult:
+def run_experiment(config: ExperimentConfig, splits: Splits, run: RunContext) -> ExperimentResult:
     """Run the parts of an experiment that are not complete yet, and write results.json, table.md and figure.png.
 
     Args:
-        name: Name of the experiment.
+        config: The settings.
         splits: Training and test images.
-        run: The run.
-        directory: Where everything is written.
-        dataset: Name or path of the dataset, for the records.
-        scale: One of `SCALES`.
-        request: Methods and options, from `make_request`.
-        num_sets: Number of sets behind an accuracy. None: that of the scale.
+        run: The run. Everything is written to its directory.
     """
+    name, scale, directory = config.experiment, config.scale, run.directory
+    assert directory is not None
     experiment = get_experiment(name)
     context = make_context(
         experiment,
         scale=scale,
-        request=request,
+        request=config.request,
         splits=splits,
         run=run,
         directory=directory,
-        num_sets=num_sets or 0,
+        num_sets=config.num_sets or 0,
     )
     context.check_class_sizes(splits.train)
     result = experiment.run(context)
-    common_fields = {"experiment": name, "dataset": dataset, "scale": scale, "seed": run.seed, **context.environment}
+    common_fields = {"experiment": name, "dataset": config.dataset, "scale": scale, "seed": run.seed}
+    common_fields |= context.environment
     run.verify_identity()
     write_results(directory / "results.json", [{**common_fields, **record} for record in result.records])
     with wrap_os_errors(directory):

@@ -188,16 +188,7 @@ def _run(
     """Run an experiment in its directory."""
     directory, run = identity.directory, config.make_run(identity, engine)
     with session(config, run):
-        result = run_experiment(
-            config.experiment,
-            splits,
-            run,
-            directory,
-            dataset=config.dataset,
-            scale=config.scale,
-            request=config.request,
-            num_sets=config.num_sets,
-        )
+        result = run_experiment(config, splits, run)
         if report:
             write_run_report(run)
     return FinishedExperiment(directory=directory, config=config, result=result)

@@ -141,14 +141,14 @@ def format_records(records: Sequence[Mapping[str, Any]]) -> str:
     return "[\n" + ",\n".join(f" {{\n{fields}\n }}" for fields in objects) + "\n]" if records else "[]"
 
 
-def read_results(directory: Path | None, settings_hash: str = "") -> list[Record]:
+def read_results(directory: Path, settings_hash: str = "") -> list[Record]:
     """Read the records in the results.json of a run directory; return none if there is no such file.
 
     Raises:
         UserError: The file is damaged, or a record belongs to a run with other settings.
     """
-    path = directory / "results.json" if directory else None
-    if path is None or not path.exists():
+    path = directory / "results.json"
+    if not path.exists():
         return []
     records = read_record_file(path, RECORD_FIELDS)
     if any(record.get("settings", "") != settings_hash for record in records):

@@ -155,6 +155,7 @@ def _score_on_engine(config: EvaluationConfig, cache: TestImageCache, run: RunCo
 
 def _read_finished(run: RunContext) -> dict[str, Record]:
     """Return the records in results.json by the name of their job."""
+    assert run.directory is not None
     records = read_results(run.directory, run.settings_hash)
     return {f"{record.get('file')}, {record['network']}": record for record in records}
 
