@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.2.0"
-
-# By default, waiting CPU threads keep their core busy. If another program takes a core, a run is several times slower.
-# PyTorch reads this when it is imported.
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 if TYPE_CHECKING:
     from condenset.continual import Memory as Memory

@@ -14,6 +14,9 @@ def main() -> NoReturn:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not if a shell has made it ignore SIGINT
         signal.signal(signal.SIGINT, _exit)
 
+    # By default, waiting CPU threads keep their core busy. If another program takes a core, a run is several times
+    # slower. PyTorch reads this when it is imported.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     from condenset import cli
 
     try:

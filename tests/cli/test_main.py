@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import condenset.__main__
 from condenset.cli import main
 from helpers.command_line import TINY, TINY_NETWORK, CommandRunner, list_files
 
@@ -43,6 +44,18 @@ def test_help_does_not_import_torch() -> None:
     process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert "--ipc" in process.stdout
     assert process.stderr == "[]\n"
+
+
+@pytest.mark.parametrize("chosen", [None, "active"])
+def test_waiting_threads_leave_their_core(chosen: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_WAIT_POLICY", chosen or "")
+    if not chosen:
+        monkeypatch.delenv("OMP_WAIT_POLICY")
+    monkeypatch.setattr("condenset.cli.main", lambda: None)
+    handler = signal.getsignal(signal.SIGINT)
+    condenset.__main__.main()
+    signal.signal(signal.SIGINT, handler)
+    assert os.environ["OMP_WAIT_POLICY"] == (chosen or "passive")
 
 
 def test_a_closed_pipe_prints_no_traceback() -> None:
