@@ -44,7 +44,7 @@ def test_running_stopped_and_killed_runs(condenset: CommandRunner, tmp_path: Pat
     process = CommandProcess(("condense", toy, *ENDLESS, "--out", tmp_path / "a"), tmp_path / "output")
     directory = tmp_path / "a"
     process.wait_until(lambda: directory.exists() and (directory / "checkpoint").exists())
-    time.sleep(1.1)  # a write per second
+    process.wait_until(lambda: read_report(condenset, directory)["step"] > 0)  # the status is written once a second
     report = read_report(condenset, directory)
     assert report["state"] == "running" and report["pid"] == process.process.pid
     assert report["host"] == socket.gethostname() and "cpu" in report["device"]
