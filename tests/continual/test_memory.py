@@ -397,7 +397,7 @@ def test_a_memory_of_an_older_version_continues_with_its_decoder(monkeypatch: py
         monkeypatch.setattr(memory_module, "make_recipe", functools.partial(make_recipe, partition=2, decoder=decoder))
         memory.add(select_classes(data, [name]))
         assert memory.set.layout == PartLayout(2, "bilinear")
-        assert "decoder" not in memory.set.provenance["recipe"]
+        assert memory.set.provenance["recipe"]["decoder"] == "bilinear"
 
 
 def test_a_memory_stores_partitioned_images_of_other_methods() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,15 @@ def test_description(name: str) -> None:
     assert method.summary.endswith(".")
     assert method.name in {entry["name"] for entry in describe_methods()}
     assert method_of(tiny_recipe(method)) is method
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_recorded_recipe_builds_the_same_recipe(name: str) -> None:
+    method, dataset = METHODS[name], {"name": "cifar10", "size": 32}
+    for fields in ({}, method.recipe.added_fields):  # other values than some methods and presets have
+        recipe = tiny_recipe(method, **dataset, **fields)
+        recorded = json.loads(json.dumps(recipe.to_dict()))
+        assert make_recipe(name, **dataset, **recorded) == recipe
 
 
 @pytest.mark.parametrize("channels", [1, 3])

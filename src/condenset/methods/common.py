@@ -197,11 +197,10 @@ def build_condensed_set(
 
 def _make_provenance(data: ImageData, recipe: Recipe, run: RunContext, seconds: float) -> dict[str, Any]:
     """Return how a set was made: method, settings, data, software and hardware."""
-    compute, fields, identity = run.compute, recipe.to_dict(), recipe.identity()
+    compute = run.compute
     return {
         "method": method_of(recipe).name,
-        "recipe": fields,
-        **({"recipe_identity": identity} if identity != fields else {}),
+        **recipe_provenance(recipe),
         "seed": run.seed,
         "dataset": data.name,
         "source": data.source,
@@ -218,3 +217,9 @@ def _make_provenance(data: ImageData, recipe: Recipe, run: RunContext, seconds: 
         "torch": str(torch.__version__),
         "peak_memory_bytes": compute.peak_memory(),
     }
+
+
+def recipe_provenance(recipe: Recipe) -> dict[str, Any]:
+    """Return the settings of a set, and those that decide the result if they have other values, such as a hash."""
+    fields, identity = recipe.to_dict(), recipe.identity()
+    return {"recipe": fields, **({"recipe_identity": identity} if fields != {**fields, **identity} else {})}

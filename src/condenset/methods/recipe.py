@@ -57,13 +57,15 @@ class Recipe:
         return asdict(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the settings as a JSON file has them: without `added_fields` that have the value of older versions."""
-        fields = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
-        return {name: value for name, value in fields.items() if (name, value) not in self.added_fields.items()}
+        """Return the settings as a JSON file has them."""
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
 
     def identity(self) -> dict[str, Any]:
-        """Return the settings that decide the result; a resumed run compares them with those it began with."""
-        return self.to_dict()
+        """Return the settings that decide the result; a resumed run compares them with those it began with.
+
+        `added_fields` that have the value of older versions are left out, because older checkpoints lack them.
+        """
+        return {name: value for name, value in self.to_dict().items() if (name, value) not in self.added_fields.items()}
 
 
 def check_learning_fields(recipe: Recipe) -> None:

@@ -25,6 +25,7 @@ from condenset.errors import UserError, is_number, option
 from condenset.io.directories import temporary_directory, wrap_os_errors
 from condenset.io.files import write_file
 from condenset.io.metadata import read_json
+from condenset.methods.common import recipe_provenance
 from condenset.methods.recipe import Recipe
 from condenset.methods.registry import METHODS, SharedNetworks, method_of
 from condenset.runs.context import RunContext
@@ -193,11 +194,9 @@ class DividedJob:
 
     def _join_set(self, number: int, parts: Sequence[CondensedSet]) -> CondensedSet:
         recipe, data = self.job.recipes[number], self.job.data
-        fields, identity = recipe.to_dict(), recipe.identity()
         provenance = {
             **parts[0].provenance,
-            "recipe": fields,
-            **({"recipe_identity": identity} if identity != fields else {}),
+            **recipe_provenance(recipe),
             "seconds": round(sum(part.provenance["seconds"] for part in parts), 3),
             "peak_memory_bytes": max(part.provenance["peak_memory_bytes"] for part in parts),
             "engine": self.engine.name,

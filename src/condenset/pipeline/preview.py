@@ -71,10 +71,9 @@ def describe_compute(compute: ComputeDevice, memory_limit: int | None) -> Previe
 
 def describe_recipe(recipe: Recipe, data: ImageData, compute: ComputeDevice, memory_limit: int | None) -> str:
     """Return the settings of a method in one line, with an estimate of its memory where there is one."""
-    fields = recipe.to_dict()
-    text = ", ".join(
-        f"{name}={value}" for name, value in fields.items() if name not in HIDDEN_FIELDS and value not in ("", None)
-    )
+    hidden = HIDDEN_FIELDS if recipe.zca else (*HIDDEN_FIELDS, "zca")
+    fields = {name: value for name, value in recipe.to_dict().items() if name not in hidden and value not in ("", None)}
+    text = ", ".join(f"{name}={value}" for name, value in fields.items())
     estimate = method_of(recipe).estimate_memory
     if estimate is None:
         return text or "no settings"

@@ -157,9 +157,9 @@ def test_parts_that_a_recipe_does_not_use() -> None:
     assert recipe.parametrization == Parametrization(layout=layout, clamp=True, average_from=5, decay_steps=10)
 
 
-def test_records_state_the_decoder_unless_it_is_that_of_older_versions() -> None:
-    assert "decoder" not in make_recipe(partition=2).to_dict()
-    assert make_recipe(partition=2, decoder="bicubic").to_dict()["decoder"] == "bicubic"
+def test_checkpoints_state_the_decoder_unless_it_is_that_of_older_versions() -> None:
+    assert "decoder" not in make_recipe(partition=2).identity()
+    assert make_recipe(partition=2, decoder="bicubic").identity()["decoder"] == "bicubic"
 
 
 def test_partition_must_divide_the_image_size() -> None:
