@@ -124,7 +124,8 @@ def test_run_can_be_resumed_after_the_pool_has_moved(
             condensed = condense(data, recipe, run)
     assert torch.equal(condensed.images, expected.images)
     states = trained_pool.states
-    entry = {"fingerprint": trained_pool.fingerprint, "group": "all", "networks": len(states)}
+    counts = {"networks": trained_pool.num_networks, "states": len(states)}
+    entry = {"fingerprint": trained_pool.fingerprint, "group": "all", **counts}
     assert expected.provenance["pool"] == entry | {"seconds": trained_pool.seconds(states)}
 
 

@@ -138,7 +138,8 @@ def _use_group(recipe: DMRecipe, data: ImageData, run: RunContext) -> NetworkSou
     entry = {
         "fingerprint": pool.fingerprint,
         "group": recipe.group,
-        "networks": len(states),
+        "networks": len({state.path for state in states}),
+        "states": len(states),
         "seconds": pool.seconds(states),
     }
     sampler = TrainedNetworks(network, weights_GP[:, None], run.seed, "final")
