@@ -123,7 +123,7 @@ def capture_on_cpu(monkeypatch: pytest.MonkeyPatch) -> list[RecordedGraph]:
         return graphs[-1]
 
     monkeypatch.setattr("condenset.engine.cuda_graph.supports_graphs", lambda device: True)
-    monkeypatch.setattr("condenset.engine.rng._uses_numpy", lambda key: False)  # only PyTorch's operations are recorded
+    monkeypatch.setattr("condenset.engine.rng.uses_numpy", lambda key: False)  # only PyTorch's operations are recorded
     monkeypatch.setattr(torch.cuda, "CUDAGraph", new_graph)
     monkeypatch.setattr(torch.cuda, "graph", lambda graph, pool, stream: graph.recorder)
     monkeypatch.setattr(torch.cuda, "stream", lambda _: nullcontext())

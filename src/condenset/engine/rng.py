@@ -64,12 +64,13 @@ def random_bits(key: Tensor, step: int | Tensor, streams_S: Tensor, num: int) ->
     if kernels.available(key):
         step = torch.as_tensor(step, dtype=torch.int64, device=key.device)
         return philox_kernel.random_words(key, step, streams_S, num, uniform=False)
-    if _uses_numpy(key):
+    if uses_numpy(key):
         return _random_bits_in_numpy(key.tolist(), int(step), streams_S.numpy(), num)
     return _random_bits_in_pytorch(key, step, streams_S, num)
 
 
-def _uses_numpy(key: Tensor) -> bool:
+def uses_numpy(key: Tensor) -> bool:
+    """Return whether NumPy computes the numbers on the host."""
     return key.device.type == "cpu"
 
 

@@ -131,6 +131,18 @@ def test_frequencies_depend_on_seed_and_iteration() -> None:
     assert not torch.equal(objective(real, synthetic, None, None), first)
 
 
+def test_chunks_and_sets_share_the_frequencies_of_an_iteration(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps, normal = [], rng.normal
+    monkeypatch.setattr(rng, "normal", lambda key, step, *rest: steps.append(int(step)) or normal(key, step, *rest))
+    clock, features = torch.tensor(0), random_features(1, 4, 0)
+    objective = make_objective("characteristic(frequencies=8)", SEED, clock)
+    for step in (0, 1, 0):
+        clock.fill_(step)
+        for _ in range(2):
+            objective(features, features, None, None)
+    assert steps == [0, 1, 0]
+
+
 def test_bfloat16_features_are_compared_in_float32() -> None:
     features = [random_features(2, 5, seed).bfloat16() for seed in (0, 1)]
     for spec in REFERENCES:
