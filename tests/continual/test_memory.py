@@ -65,7 +65,7 @@ def test_stored_images_and_labels_do_not_change(method: str) -> None:
     assert repr(memory) == f"Memory(8 images of 4 classes: {method}, 2 per class)"
 
 
-@pytest.mark.parametrize("method", ["random", "dm", "mmd"])
+@pytest.mark.parametrize("method", ["random", "dm", "mmd", "gmmn"])
 def test_images_of_a_class_do_not_depend_on_its_step(method: str) -> None:
     data = tiny_data([9, 7, 8])
     steps = [select_classes(data, names) for names in (["class 0"], ["class 1", "class 2"])]

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from condenset.engine import ComputeDevice, rng
 from condenset.methods.generative.generators import ClassGenerators
-from condenset.methods.generative.gmmn import NUM_BANDWIDTHS, GMMNTraining
+from condenset.methods.generative.gmmn import NUM_BANDWIDTHS, GMMNTraining, classes_per_chunk
 from condenset.methods.generative.vae import (
     NUM_FEATURES,
     TEMPERATURE,
@@ -46,12 +46,12 @@ def double_sum_mmd(real: torch.Tensor, fake: torch.Tensor) -> float:
 
 
 def test_mmd_equals_the_double_sum() -> None:
-    """The second class is smaller than a batch: its batch has padding, which must not count."""
-    data = tiny_data([6, 3])
-    training = GMMNTraining(data, tiny_recipe("gmmn", batch_size=5), RunContext(compute=CPU))  # type: ignore[arg-type]
+    """The classes are smaller than a batch. The batch of the second one has padding, which must not count."""
+    data = tiny_data([5, 3])
+    training = GMMNTraining(data, tiny_recipe("gmmn", batch_size=6), RunContext(compute=CPU))  # type: ignore[arg-type]
     distances = training.mmd(training.weights_KP, slice(0, 2))
     index_KB = training.store.sample_class_indices(training.real_key, 0, training.classes_K, 5)
-    latents = training.generators.sample_latents(training.latent_key, 0, training.classes_K, 5)
+    latents = training.generators.sample_latents(training.latent_key, 0, training.classes_K, 6)
     fakes = training.generators.generate(training.weights_KP, latents)
     for label, count in ((0, 5), (1, 3)):
         real = training.store.take_normalized(index_KB[label, :count]).flatten(1)
@@ -60,11 +60,11 @@ def test_mmd_equals_the_double_sum() -> None:
 
 def test_memory_limit_divides_the_classes_but_keeps_the_result() -> None:
     data, recipe = tiny_data([6, 6, 6]), tiny_recipe("gmmn")
-    whole, divided = (
-        GMMNTraining(data, recipe, RunContext(compute=CPU, memory_limit=limit))  # type: ignore[arg-type]
-        for limit in (None, 1)
-    )
+    whole = GMMNTraining(data, recipe, RunContext(compute=CPU))  # type: ignore[arg-type]
+    with pytest.warns(UserWarning, match="one class needs about .*, more than the memory limit of 1 B"):
+        divided = GMMNTraining(data, recipe, RunContext(compute=CPU, memory_limit=1))  # type: ignore[arg-type]
     assert (len(whole.chunks), len(divided.chunks)) == (1, 3)
+    assert classes_per_chunk(data, recipe, CPU, 2**50) == classes_per_chunk(data, recipe, CPU, None)  # type: ignore[arg-type]
     for training in (whole, divided):
         training.step()
     torch.testing.assert_close(divided.weights_KP, whole.weights_KP)

@@ -1,6 +1,6 @@
 """GMMN: one generator per class, trained with the kernel MMD between real and generated pixels.
 
-Shapes: K classes, B real and generated images per class, F pixels, P weights of a generator.
+Shapes: K classes, B real images per class, F pixels, P weights of a generator.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from condenset.data.image_data import ImageData
 from condenset.engine import rng
 from condenset.engine.compile import with_autocast
 from condenset.engine.device import ComputeDevice
-from condenset.engine.memory import split_evenly
+from condenset.engine.memory import MemoryEstimate, num_classes_that_fit, split_evenly
 from condenset.methods.common import adam_step, mean_weights
 from condenset.methods.generative.generators import ClassGenerators, ImageGenerator
 from condenset.methods.generative.recipe import GenerativeRecipe
 from condenset.methods.generative.training import GeneratorTraining, condense_by_generator
+from condenset.methods.matching.memory import peak_memory
 from condenset.methods.matching.objectives import kernel_distance
 from condenset.methods.registry import Method
 from condenset.runs.context import RunContext
 from condenset.training.protocol import DIGITS
 
 NUM_BANDWIDTHS = 5  # of the Gaussian kernels, around the mean squared distance of two images
-CHUNK_BYTES = 2**31  # of activations, distances and gradients, unless the run sets the classes per chunk
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class GMMNRecipe(GenerativeRecipe):
     """Settings of the generative moment matching network.
 
     Attributes:
-        batch_size: Real and generated images per class and step.
+        batch_size: Real and generated images per class and step. A smaller class has fewer real ones.
     """
 
     iterations: int = 40_000
@@ -70,9 +70,9 @@ class GMMNTraining(GeneratorTraining):
         self.weights_KP = self.generators.initialize(uniform_KP)
         self.moments = torch.zeros(2, *self.weights_KP.shape, device=device)
         self.real_key, self.latent_key = self.make_key("real"), self.make_key("latents")
-        self.batch_size = min(recipe.batch_size, data.largest_class)
-        counts = [min(count, self.batch_size) for count in data.class_counts]
-        self.real_weight_KB = mean_weights(counts, self.batch_size).to(device)
+        self.num_real = min(recipe.batch_size, data.largest_class)
+        counts = [min(count, self.num_real) for count in data.class_counts]
+        self.real_weight_KB = mean_weights(counts, self.num_real).to(device)
         self.distance = kernel_distance(NUM_BANDWIDTHS)
         self.generate = with_autocast(self.generators.generate, run.compute)
         max_classes = run.classes_per_chunk or classes_per_chunk(data, recipe, run.compute, run.memory_limit)
@@ -97,11 +97,10 @@ class GMMNTraining(GeneratorTraining):
     def mmd(self, weights_KP: Tensor, chunk: slice) -> Tensor:
         """Return (K,) distances of the classes of a chunk: the root of the squared MMD, as published."""
         classes_K, step = self.classes_K[chunk], self.clock
-        index_KB = self.store.sample_class_indices(self.real_key, step, classes_K, self.batch_size)
+        index_KB = self.store.sample_class_indices(self.real_key, step, classes_K, self.num_real)
         real_KBF = self.store.take_normalized(index_KB).flatten(2)
-        latents = self.generators.sample_latents(
-            self.latent_key, step, self.store.stream_ids(classes_K), self.batch_size
-        )
+        streams_K, num_generated = self.store.stream_ids(classes_K), self.recipe.batch_size  # also for small classes
+        latents = self.generators.sample_latents(self.latent_key, step, streams_K, num_generated)
         squared_K = self.distance(real_KBF, self.generate(weights_KP, latents), self.real_weight_KB[chunk], None)
         return squared_K.clamp(min=1e-8).sqrt()
 
@@ -114,28 +113,26 @@ class GMMNTraining(GeneratorTraining):
 
 def classes_per_chunk(data: ImageData, recipe: GMMNRecipe, compute: ComputeDevice, memory_limit: int | None) -> int:
     """Return how many classes are computed at once."""
-    free = CHUNK_BYTES if memory_limit is None else memory_limit - _fixed_bytes(data, recipe)
-    return max(1, min(data.num_classes, free // _class_bytes(data, recipe)))
+    return num_classes_that_fit(_training_memory(data, recipe), compute, memory_limit)
 
 
 def estimate_memory(data: ImageData, recipe: GMMNRecipe, compute: ComputeDevice, memory_limit: int | None) -> int:
     """Return the bytes that a run needs."""
-    chunk = classes_per_chunk(data, recipe, compute, memory_limit)
-    return _fixed_bytes(data, recipe) + chunk * _class_bytes(data, recipe)
+    return peak_memory(_training_memory(data, recipe), data.num_classes, compute, memory_limit)
 
 
-def _fixed_bytes(data: ImageData, recipe: GMMNRecipe) -> int:
-    """Return the bytes of the images, and of the weights of all classes: twice, with two moments."""
-    return data.images.numel() + 4 * 4 * build_on_meta(data, recipe).weights_KP.numel()
+def _training_memory(data: ImageData, recipe: GMMNRecipe) -> MemoryEstimate:
+    """Estimate the memory of the training.
 
-
-def _class_bytes(data: ImageData, recipe: GMMNRecipe) -> int:
-    """Return the bytes that a step needs per class: images and activations, pairs of images, and gradients."""
-    batch_size = min(recipe.batch_size, data.largest_class)
-    num_weights = build_on_meta(data, recipe).weights_KP.shape[1]
-    num_values = batch_size * (6 * data.images[0].numel() + 8 * recipe.width)
-    num_pairs = (2 * NUM_BANDWIDTHS + 4) * 3 * batch_size**2
-    return 4 * (num_values + num_pairs + 6 * num_weights)
+    It always needs the images, and the weights of all classes twice with two moments. A class that is computed needs
+    images and activations, pairs of images, and gradients.
+    """
+    num_pixels, num_weights = data.images[0].numel(), build_on_meta(data, recipe).weights_KP.shape[1]
+    num_real, num_generated = min(recipe.batch_size, data.largest_class), recipe.batch_size
+    num_values = 3 * (num_real + num_generated) * num_pixels + 8 * num_generated * recipe.width
+    num_pairs = (2 * NUM_BANDWIDTHS + 4) * (num_real**2 + num_generated * (num_real + num_generated))
+    fixed_bytes = data.images.numel() + 4 * 4 * data.num_classes * num_weights
+    return MemoryEstimate(fixed_bytes, 4 * (num_values + num_pairs + 6 * num_weights))
 
 
 def build_on_meta(data: ImageData, recipe: GMMNRecipe) -> ClassGenerators:
