@@ -27,18 +27,10 @@ class Learner:
         build: Build the network.
         seed: Seed of the initial weights.
         compute: Device and precision.
-        betas: Decay rates of the moments of Adam.
     """
 
-    def __init__(
-        self,
-        name: str,
-        build: Callable[[], nn.Module],
-        seed: int,
-        compute: ComputeDevice,
-        betas: tuple[float, float] = ADAM_BETAS,
-    ) -> None:
-        self.name, self.betas = name, betas
+    def __init__(self, name: str, build: Callable[[], nn.Module], seed: int, compute: ComputeDevice) -> None:
+        self.name = name
         with networks.seed_global_rng(0, torch.device("cpu")):  # the weights are replaced below
             self.network = build().to(compute.device).train()
         self.layout = FlatParameters(self.network, compute.device)
@@ -63,7 +55,7 @@ class Learner:
 
     def update(self, gradient_P: Tensor, num_updates: Tensor, lr: Tensor) -> None:
         """Take one step of Adam, given the number of earlier steps."""
-        adam_step(self.weights_P, gradient_P, self.moments, num_updates, lr, self.betas)
+        adam_step(self.weights_P, gradient_P, self.moments, num_updates, lr, ADAM_BETAS)
 
 
 def average_decay(clock: Tensor, decay: float) -> Tensor:

@@ -19,7 +19,7 @@ from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
 from condenset.engine import rng
 from condenset.engine.device import ComputeDevice
-from condenset.methods.common import ADAM_BETAS, build_condensed_set, images_per_class
+from condenset.methods.common import build_condensed_set, images_per_class
 from condenset.methods.generative.adversarial import build_generator
 from condenset.methods.generative.generators import LATENT_SIZE
 from condenset.methods.generative.learner import Learner
@@ -72,7 +72,7 @@ class GenerativeTeaching(UnrolledProblem):
         float32 = ComputeDevice(device, torch.float32)
         # Spectral norm, which suits a GAN, slows wide generators down here.
         build = functools.partial(build_generator, data, recipe, spectral=False)
-        self.generator = Learner("generator", build, run.seed, float32, ADAM_BETAS)
+        self.generator = Learner("generator", build, run.seed, float32)
         self.mean_C11, self.std_C11 = (
             torch.tensor(values, device=device)[:, None, None] for values in (data.mean, data.std)
         )
