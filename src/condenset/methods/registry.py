@@ -84,7 +84,6 @@ class Method:
             `(data, recipe, run) -> SharedNetworks | None`.
         streams_images: Whether the method reads images from disk if they do not fit the memory of the device.
         is_coreset: Whether the method selects real images instead of learning synthetic ones.
-        has_soft_labels: Whether the label of an image is a distribution over the classes.
         supports_snapshots: Whether a run can save the set as it is after certain iterations.
         variant_of: The method that it is a variant of, with other settings. `compare` leaves variants out unless they
             are named.
@@ -110,7 +109,6 @@ class Method:
     prepare: Callable[[ImageData, Any, RunContext], SharedNetworks | None] = _prepare_nothing
     streams_images: bool = False
     is_coreset: bool = False
-    has_soft_labels: bool = False
     supports_snapshots: bool = False
     variant_of: str = ""
     network_fits_evaluation: bool = True

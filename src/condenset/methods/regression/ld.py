@@ -198,5 +198,4 @@ METHOD = Method(
     source="Bohdal et al., 2020",
     presets=presets,
     tiny={"network": TINY_NETWORK, "iterations": 5, "batch_size": 32},
-    has_soft_labels=True,
 )
