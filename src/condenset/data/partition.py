@@ -55,16 +55,16 @@ class PartLayout:
         """Whether the stored values are coefficients of frequencies instead of pixels."""
         return self.decoder == "dct" and self.partition > 1
 
-    def check_shape(self, channels: int, size: int) -> None:
-        """Raise a UserError unless images of this shape can be stored."""
+    def check_shape(self, channels: int, size: int, *, has_decoders: bool = True) -> None:
+        """Raise a UserError unless images of this shape can be stored. The error advises another decoder if allowed."""
         if self.decoder == "dct":
             num_values = channels * size**2
             rule = f"partition must be at most {math.isqrt(num_values)} for images of {num_values} values"
             check(self.num_parts <= num_values, rule, self.partition)
         else:
             is_divisor = size % self.partition == 0
-            rule = f"partition must divide the image size of {size} pixels unless the decoder is dct"
-            check(is_divisor, rule, self.partition)
+            advice = " unless the decoder is dct" if has_decoders else ""
+            check(is_divisor, f"partition must divide the image size of {size} pixels{advice}", self.partition)
 
     def decode(self, stored: Tensor) -> Tensor:
         """Map stored images (..., N, C, H, W) to the images that they hold (..., D * N, C, H, W), grouped by them."""

@@ -161,6 +161,14 @@ def test_idc_starts_from_real_images_and_stores_four_in_one() -> None:
     assert all(torch.isclose(small, quarter, atol=1e-5).flatten(1).all(1).any() for quarter in quarters)
 
 
+def test_idc_advises_no_decoder_because_it_has_none() -> None:
+    message = r"\Apartition must divide the image size of 8 pixels, but got 3\Z"
+    with pytest.raises(cs.UserError, match=message):
+        make_problem("idc", [6, 6], partition=3)
+    with pytest.raises(cs.UserError, match=message):
+        METHODS["idc"].check(tiny_data([6, 6]), make_recipe("idc", ipc=1, name="tiny", size=8, partition=3), CPU, None)
+
+
 def test_idc_trains_its_networks_on_real_images() -> None:
     problem = make_problem("idc", [200, 100], train_images=128, outer_steps=2)
     assert len(problem.trainer.data) == 300

@@ -85,7 +85,7 @@ class GradientMatching(LearningProblem):
         self.store = ClassStore(data, device)
         self.batch_size = min(recipe.batch_size, max(data.class_counts))
 
-        recipe.layout.check_shape(data.channels, data.size)
+        recipe.layout.check_shape(data.channels, data.size, has_decoders=False)
         self.parts = NormalizedParts(recipe.layout, data.mean, data.std, device)
         initial_KICHW = initial_stored_images(self.store, recipe.init, run.seed, max(counts), self.parts)
         self.images_NCHW = remove_padding(initial_KICHW, counts)

@@ -117,7 +117,7 @@ def condense(data: ImageData, recipe: IDCRecipe, run: RunContext) -> CondensedSe
 
 def check_recipe(data: ImageData, recipe: IDCRecipe, compute: ComputeDevice, memory_limit: int | None) -> None:
     """Refuse a partition that does not divide the image size."""
-    recipe.layout.check_shape(data.channels, data.size)
+    recipe.layout.check_shape(data.channels, data.size, has_decoders=False)
 
 
 def presets(ipc: int, dataset: str, size: int) -> dict[str, Any]:
