@@ -161,6 +161,18 @@ def test_idc_starts_from_real_images_and_stores_four_in_one() -> None:
     assert all(torch.isclose(small, quarter, atol=1e-5).flatten(1).all(1).any() for quarter in quarters)
 
 
+def test_dcc_refuses_a_memory_limit_that_all_classes_exceed() -> None:
+    data, dcc, idc = tiny_data([6] * 3), METHODS["dcc"], METHODS["idc"]
+    few, many = (make_recipe("dcc", ipc=ipc, name="tiny", size=8, network=NETWORK) for ipc in (1, 6))
+    for limit in (None, 2**18):
+        dcc.check(data, few, CPU, limit)
+    message = r"\Adcc needs all 3 classes in one pass, which takes about .* but the memory limit is 256 KiB\Z"
+    with pytest.raises(cs.UserError, match=message):
+        dcc.check(data, many, CPU, 2**18)
+    assert dcc.classes_per_chunk is None  # so that a plan states no chunks
+    assert idc.classes_per_chunk is not None
+
+
 def test_idc_advises_no_decoder_because_it_has_none() -> None:
     message = r"\Apartition must divide the image size of 8 pixels, but got 3\Z"
     with pytest.raises(cs.UserError, match=message):

@@ -14,7 +14,7 @@ from torch import Tensor
 from condenset.data.image_data import ImageData
 from condenset.data.stores.streamed_store import stored_bytes
 from condenset.engine.device import ComputeDevice
-from condenset.engine.memory import estimate_memory, num_classes_that_fit, split_evenly
+from condenset.engine.memory import MemoryEstimate, estimate_memory, num_classes_that_fit, split_evenly
 from condenset.methods.common import images_per_class, mean_weights
 from condenset.methods.recipe import GradientMatchingRecipe
 from condenset.methods.samplers import build_on_meta
@@ -39,14 +39,22 @@ class Chunk(NamedTuple):
 def classes_per_chunk(
     data: ImageData, recipe: GradientMatchingRecipe, compute: ComputeDevice, memory_limit: int | None
 ) -> int:
-    """Return how many classes fit the memory.
+    """Return how many classes fit the memory."""
+    batch_size = min(recipe.batch_size, max(data.class_counts))
+    return num_classes_that_fit(estimate_pass(data, recipe, compute, batch_size), compute, memory_limit)
+
+
+def estimate_pass(
+    data: ImageData, recipe: GradientMatchingRecipe, compute: ComputeDevice, batch_size: int
+) -> MemoryEstimate:
+    """Estimate the memory of classes that pass together: `batch_size` real images of each, then the synthetic ones.
 
     Real images need feature maps and their gradients. Synthetic images need twice that, in float32.
     """
-    ipc, batch_size = max(images_per_class(data, recipe)), min(recipe.batch_size, max(data.class_counts))
+    ipc = max(images_per_class(data, recipe))
     num_decoded = ipc * recipe.layout.num_parts
     float32_images = 2 * num_decoded * 4 * 8 // torch.finfo(compute.dtype).bits
-    memory = estimate_memory(
+    return estimate_memory(
         build_on_meta(recipe.network, data),
         compute,
         (data.channels, data.size, data.size),
@@ -57,7 +65,6 @@ def classes_per_chunk(
         stored_bytes=stored_bytes(data, zca=recipe.zca),
         num_learned=data.num_classes * ipc,
     )
-    return num_classes_that_fit(memory, compute, memory_limit)
 
 
 def split_classes(

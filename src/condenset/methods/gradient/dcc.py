@@ -18,12 +18,14 @@ from torch import Tensor
 from condenset.config import check_non_negative_field
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
+from condenset.engine.device import ComputeDevice
 from condenset.engine.memory import split_evenly
 from condenset.errors import check
-from condenset.methods.gradient.chunks import Chunk
+from condenset.methods.gradient.chunks import Chunk, estimate_pass
 from condenset.methods.gradient.dc import METHOD as DC
 from condenset.methods.gradient.dc import digits_presets
 from condenset.methods.gradient.gradient_matching import GradientMatching, solve
+from condenset.methods.matching.memory import check_single_pass_memory
 from condenset.methods.recipe import GradientMatchingRecipe
 from condenset.networks.gradients import class_gradients_by_backward
 from condenset.runs.context import RunContext
@@ -129,6 +131,14 @@ def condense(data: ImageData, recipe: DCCRecipe, run: RunContext) -> CondensedSe
     return solve(JointGradientMatching, data, recipe, run)
 
 
+def check_recipe(data: ImageData, recipe: DCCRecipe, compute: ComputeDevice, memory_limit: int | None) -> None:
+    """Refuse a memory limit that the synthetic images of all classes exceed in one pass, with a real batch of each."""
+    memory = estimate_pass(data, recipe, compute, batch_size=0)
+    batch_bytes = 4 * min(recipe.batch_size, data.largest_class) * data.images[0].numel()
+    memory = dataclasses.replace(memory, bytes_per_class=memory.bytes_per_class + batch_bytes)
+    check_single_pass_memory("dcc", memory, data.num_classes, memory_limit)
+
+
 METHOD = dataclasses.replace(
     DC,
     name="dcc",
@@ -137,4 +147,6 @@ METHOD = dataclasses.replace(
     summary="DCC: gradient matching over all classes jointly, with the differences between classes.",
     source="Lee et al., ICML 2022",
     presets=digits_presets,
+    check=check_recipe,
+    classes_per_chunk=None,  # some images pass in chunks, but not the synthetic ones
 )

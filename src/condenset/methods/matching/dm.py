@@ -21,7 +21,7 @@ from condenset.engine.device import ComputeDevice
 from condenset.engine.memory import MemoryEstimate, count_features, default_memory_limit, num_classes_that_fit
 from condenset.methods.common import default_partition, max_images_per_class
 from condenset.methods.matching.matcher import Matcher
-from condenset.methods.matching.memory import check_batch_norm_memory, estimate_matching_memory, peak_memory
+from condenset.methods.matching.memory import check_single_pass_memory, estimate_matching_memory, peak_memory
 from condenset.methods.matching.network_source import (
     check_network_source,
     estimate_network_bytes,
@@ -190,7 +190,7 @@ def check_recipe(data: ImageData, recipe: DMRecipe, compute: ComputeDevice, memo
     check_network_source(recipe, data)
     if memory_limit is not None and networks.uses_batch_norm(network):
         memory = _estimate_memory(network, data, [recipe], compute, memory_limit)
-        check_batch_norm_memory(memory, data.num_classes, memory_limit)
+        check_single_pass_memory("batch norm", memory, data.num_classes, memory_limit)
     if recipe.sampler in POOL_SAMPLERS and not recipe.has_pool:
         check_pool_memory(data, compute, memory_limit, zca=recipe.zca)
 

@@ -37,7 +37,7 @@ def max_classes_per_pass(data: ImageData, run: RunContext, memory: MemoryEstimat
             raise UserError(
                 f"batch norm needs all {num_classes} classes in one pass, but got chunks of {run.classes_per_chunk}"
             )
-        check_batch_norm_memory(memory, num_classes, run.memory_limit)
+        check_single_pass_memory("batch norm", memory, num_classes, run.memory_limit)
         return num_classes
     return run.classes_per_chunk or num_classes_that_fit(memory, run.compute, run.memory_limit)
 
@@ -47,12 +47,12 @@ def peak_memory(memory: MemoryEstimate, num_classes: int, compute: ComputeDevice
     return memory.total(min(num_classes, num_classes_that_fit(memory, compute, memory_limit)))
 
 
-def check_batch_norm_memory(memory: MemoryEstimate, num_classes: int, memory_limit: int | None) -> None:
-    """Refuse a memory limit that smaller chunks cannot meet: with batch norm all classes pass together."""
+def check_single_pass_memory(cause: str, memory: MemoryEstimate, num_classes: int, memory_limit: int | None) -> None:
+    """Refuse a memory limit that smaller chunks cannot meet, because all classes pass together for a cause."""
     needed = memory.total(num_classes)
     if memory_limit is not None and needed > memory_limit:
         raise UserError(
-            f"batch norm needs all {num_classes} classes in one pass, which takes about {format_bytes(needed)}, "
+            f"{cause} needs all {num_classes} classes in one pass, which takes about {format_bytes(needed)}, "
             f"but the memory limit is {format_bytes(memory_limit)}"
         )
 
