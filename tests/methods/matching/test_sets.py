@@ -1,4 +1,4 @@
-"""The synthetic images of a run: initial compact images, clamping, decay of the learning rate, averages."""
+"""The synthetic images of a run: initial stored images, clamping, decay of the learning rate, averages."""
 
 from __future__ import annotations
 

@@ -102,9 +102,9 @@ class FeatureAlignment(GradientMatching):
         return torch.tensor(weights).repeat_interleave(torch.tensor([feature.shape[1] for feature in features]))
 
     @property
-    def num_parts(self) -> int:
+    def num_substeps(self) -> int:
         """The number of parts of real images and of steps of the network in a step."""
-        return len(self.class_parts) + super().num_parts
+        return len(self.class_parts) + super().num_substeps
 
     def match(self) -> None:
         """Update the images of all classes by one step towards equal features."""

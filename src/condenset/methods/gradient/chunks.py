@@ -52,8 +52,7 @@ def estimate_pass(
     Real images need feature maps and their gradients. Synthetic images need twice that, in float32.
     """
     ipc = max(images_per_class(data, recipe))
-    num_decoded = ipc * recipe.layout.num_parts
-    float32_images = 2 * num_decoded * 4 * 8 // torch.finfo(compute.dtype).bits
+    float32_images = 2 * ipc * recipe.layout.num_parts * 4 * 8 // torch.finfo(compute.dtype).bits
     return estimate_memory(
         build_on_meta(recipe.network, data),
         compute,
@@ -73,7 +72,7 @@ def split_classes(
     batch_size: int,
     max_classes: int,
     device: torch.device,
-    num_decoded: int = 1,
+    num_parts: int = 1,
 ) -> list[Chunk]:
     """Split the classes into chunks of at most `max_classes`.
 
@@ -83,11 +82,11 @@ def split_classes(
         batch_size: Real images per class and step.
         max_classes: The largest number of classes in a chunk.
         device: The device of the tensors.
-        num_decoded: The images that a synthetic image decodes to.
+        num_parts: The images that a synthetic image decodes to.
     """
     width, count_K1 = max(counts), torch.tensor(counts)[:, None]
     real_weight_KB = mean_weights([min(batch_size, count) for count in class_counts], batch_size).to(device)
-    synthetic_weight_KI = mean_weights(counts, width).repeat_interleave(num_decoded, 1).to(device) / num_decoded
+    synthetic_weight_KI = mean_weights(counts, width).repeat_interleave(num_parts, 1).to(device) / num_parts
     index_KI = torch.where(torch.arange(width) < count_K1, torch.arange(width), 0)
     index_KI = index_KI + torch.cumsum(count_K1, 0) - count_K1
     chunks = []

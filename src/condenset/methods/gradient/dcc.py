@@ -121,9 +121,9 @@ class JointGradientMatching(GradientMatching):
         return {name: torch.stack([gradients[name] for gradients in parts]).sum(0) for name in parts[0]}
 
     @property
-    def num_parts(self) -> int:
+    def num_substeps(self) -> int:
         """The number of chunks of real images and of steps of the network in a step."""
-        return len(self.real_parts) + super().num_parts
+        return len(self.real_parts) + super().num_substeps
 
 
 def condense(data: ImageData, recipe: DCCRecipe, run: RunContext) -> CondensedSet:

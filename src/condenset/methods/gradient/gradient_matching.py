@@ -187,10 +187,10 @@ class GradientMatching(LearningProblem):
 
     def _check_stop(self) -> None:
         """Stop if the user asked to, after a chunk of classes or a step of the network."""
-        self.run.check_stop(1 / self.num_parts)
+        self.run.check_stop(1 / self.num_substeps)
 
     @property
-    def num_parts(self) -> int:
+    def num_substeps(self) -> int:
         """The number of chunks and of steps of the network in a step."""
         return len(self.chunks) + self.recipe.loops[1] * self.max_train_steps
 

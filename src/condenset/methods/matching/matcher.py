@@ -187,9 +187,9 @@ class Matcher(LearningProblem):
     def calibrate(self, classifier: dict[str, Tensor], images_KICHW: Tensor, chunk: Chunk) -> Tensor:
         """Return the cross-entropy of synthetic images under a trained network: class means, summed and weighted."""
         assert self.classify is not None
-        mask, columns, turns = chunk.synthetic, self.sets.decoded_columns, chunk.turns
-        if turns is not None:
-            images_KICHW, mask, columns = turns.take(images_KICHW, self.clock), turns.mask, turns.columns
+        mask, columns, batches = chunk.synthetic, self.sets.decoded_columns, chunk.calibration
+        if batches is not None:
+            images_KICHW, mask, columns = batches.select(images_KICHW, self.clock), batches.mask, batches.columns
         labels_KI = (self.data.first_class + chunk.classes_K)[:, None].expand(images_KICHW.shape[:2])
         logits_KIL = self._apply(self.classify, classifier, images_KICHW, mask)
         entropy_KI = F.cross_entropy(logits_KIL.float().mT, labels_KI, reduction="none")

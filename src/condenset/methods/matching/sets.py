@@ -2,7 +2,7 @@
 
 Sets of several sizes share the real batches of every iteration. Their images are columns of one tensor. Classes that
 have fewer images than the widest are padded; weights exclude the padding from every mean. With a partition, the learned
-images are compact, and `decode` gives the images that networks see: D of them for every compact image.
+images are stored ones, and `decode` gives the images that networks see: D of them for every stored image.
 Shapes: K classes, I synthetic images per class of all sets, N images of a row, J of a class that calibrate.
 """
 
@@ -53,7 +53,7 @@ class SetSlice(NamedTuple):
         return int(self.columns.stop - self.columns.start)
 
 
-class Turns(NamedTuple):
+class CalibrationBatches(NamedTuple):
     """The decoded images of a chunk that the calibration uses: those of a class and a set take turns.
 
     A class uses `num` of its `count` images in an iteration. They start in column `first`.
@@ -66,13 +66,13 @@ class Turns(NamedTuple):
     num_KJ: Tensor
     count_KJ: Tensor
 
-    def take(self, images_KICHW: Tensor, clock: Tensor) -> Tensor:
+    def select(self, images_KICHW: Tensor, clock: Tensor) -> Tensor:
         """Return the (K, J, C, H, W) images of an iteration."""
         index_KJ = self.first_KJ + (clock * self.num_KJ + self.offset_KJ) % self.count_KJ
         num_rows, num_columns = images_KICHW.shape[:2]
         row_K1 = num_columns * torch.arange(num_rows, device=index_KJ.device)[:, None]
-        taken = images_KICHW.flatten(0, 1).index_select(0, (row_K1 + index_KJ).flatten())
-        return taken.view(*index_KJ.shape, *images_KICHW.shape[2:])
+        selected = images_KICHW.flatten(0, 1).index_select(0, (row_K1 + index_KJ).flatten())
+        return selected.view(*index_KJ.shape, *images_KICHW.shape[2:])
 
 
 class Chunk(NamedTuple):
@@ -82,7 +82,7 @@ class Chunk(NamedTuple):
     classes_K: Tensor
     real: PaddingMask
     synthetic: PaddingMask
-    turns: Turns | None  # None: all images calibrate in every iteration
+    calibration: CalibrationBatches | None  # None: all images calibrate in every iteration
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +127,7 @@ class SyntheticSets:
         self.device, self.batch_size, self.momentum = store.counts.device, batch_size, recipes[0].momentum
         self.class_counts, self.parametrization = data.class_counts, parametrization
         self.parts = NormalizedParts(parametrization.layout, data.mean, data.std, self.device)
-        self.num_decoded = parametrization.layout.num_parts
+        self.num_parts = parametrization.layout.num_parts
         self.slices: list[SetSlice] = []
         images, start = [], 0
         for recipe in recipes:
@@ -141,7 +141,7 @@ class SyntheticSets:
         self.images_KICHW = torch.cat(images, 1)
         self.velocity = torch.zeros_like(self.images_KICHW)
         self.average = self.images_KICHW.clone() if parametrization.average_from is not None else None
-        self.labels_N = class_labels(self.slices[0].counts).repeat_interleave(self.num_decoded).to(self.device)
+        self.labels_N = class_labels(self.slices[0].counts).repeat_interleave(self.num_parts).to(self.device)
         self.lr: float | Tensor = recipes[0].lr  # one per column if the sets differ
         if len({recipe.lr for recipe in recipes}) > 1:
             columns = [torch.full((s.width, 1, 1, 1), s.recipe.lr) for s in self.slices]
@@ -156,26 +156,26 @@ class SyntheticSets:
     @property
     def decoded_columns(self) -> list[slice]:
         """The columns of each set among the decoded images."""
-        return [slice(self.num_decoded * s.columns.start, self.num_decoded * s.columns.stop) for s in self.slices]
+        return [slice(self.num_parts * s.columns.start, self.num_parts * s.columns.stop) for s in self.slices]
 
     def split(self, max_classes: int, calibration_images: int = 0) -> list[Chunk]:
         """Split the classes into chunks of at most `max_classes`."""
         real_weight_KB = mean_weights([min(self.batch_size, count) for count in self.class_counts], self.batch_size)
-        compact_weight_KI = torch.cat([mean_weights(s.counts, s.width) for s in self.slices], 1)
-        synthetic_weight_KI = compact_weight_KI.repeat_interleave(self.num_decoded, 1) / self.num_decoded
+        stored_weight_KI = torch.cat([mean_weights(s.counts, s.width) for s in self.slices], 1)
+        synthetic_weight_KI = stored_weight_KI.repeat_interleave(self.num_parts, 1) / self.num_parts
         chunks = []
         for rows in split_evenly(len(self.class_counts), max_classes):
             classes_K = torch.arange(rows.start, rows.stop, device=self.device)
             real, synthetic = self._mask(real_weight_KB[rows]), self._mask(synthetic_weight_KI[rows])
-            turns = self._make_turns(rows, calibration_images) if calibration_images else None
-            chunks.append(Chunk(rows, classes_K, real, synthetic, turns))
+            calibration = self._make_calibration_batches(rows, calibration_images) if calibration_images else None
+            chunks.append(Chunk(rows, classes_K, real, synthetic, calibration))
         return chunks
 
-    def _make_turns(self, rows: slice, num: int) -> Turns:
+    def _make_calibration_batches(self, rows: slice, num: int) -> CalibrationBatches:
         """Return how the decoded images of these classes take turns, with `num` of a class and set per iteration."""
         columns, tables, end = [], [], 0
         for set_slice, decoded in zip(self.slices, self.decoded_columns, strict=True):
-            counts = [self.num_decoded * count for count in set_slice.counts[rows]]
+            counts = [self.num_parts * count for count in set_slice.counts[rows]]
             nums = [min(num, count) for count in counts]
             width = max(nums)
             offset_KJ = torch.arange(width).expand(len(counts), -1)
@@ -185,7 +185,7 @@ class SyntheticSets:
             columns.append(slice(end, end + width))
             end += width
         *indices, weight_KJ = (torch.cat(parts, 1) for parts in zip(*tables, strict=True))
-        return Turns(columns, self._mask(weight_KJ), *(table.to(self.device) for table in indices))
+        return CalibrationBatches(columns, self._mask(weight_KJ), *(table.to(self.device) for table in indices))
 
     def _mask(self, weight_KN: Tensor) -> PaddingMask:
         if bool(weight_KN.all()):
@@ -226,13 +226,13 @@ class SyntheticSets:
         Args:
             indices_N: Indices of decoded images of the set, without padding.
         """
-        compact = remove_padding(self.images_KICHW[:, self.slices[0].columns], self.slices[0].counts)
-        decoded = self.decode(compact[indices_N // self.num_decoded])
-        first_N = torch.arange(len(indices_N), device=self.device) * self.num_decoded
-        return decoded[first_N + indices_N % self.num_decoded], self.labels_N[indices_N]
+        stored = remove_padding(self.images_KICHW[:, self.slices[0].columns], self.slices[0].counts)
+        decoded = self.decode(stored[indices_N // self.num_parts])
+        first_N = torch.arange(len(indices_N), device=self.device) * self.num_parts
+        return decoded[first_N + indices_N % self.num_parts], self.labels_N[indices_N]
 
     def result(self, set_slice: SetSlice) -> tuple[Tensor, Tensor]:
-        """Return the compact images and the labels of one set, without padding."""
+        """Return the stored images and the labels of one set, without padding."""
         images_KICHW = self.images_KICHW if self.average is None else self.average
         images_NCHW = remove_padding(images_KICHW[:, set_slice.columns], set_slice.counts)
         return images_NCHW, class_labels(set_slice.counts)
