@@ -38,9 +38,10 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", nargs="?")
     parser.add_argument("--size", type=int)
+    parser.add_argument("--iterations", type=int, default=500, help="a laptop needs minutes for 500")
     arguments = parser.parse_args()
     if arguments.folder:
-        main(arguments.folder, size=arguments.size)
+        main(arguments.folder, size=arguments.size, iterations=arguments.iterations)
     else:
         digits = {"network": "convnet(width=64, depth=2)", "iterations": 100, "lr": 10}  # for images of 8x8 pixels
         main(write_digits("digits-folder"), **digits)

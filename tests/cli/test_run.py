@@ -73,7 +73,7 @@ def test_run_writes_sets_results_and_figures(condenset: CommandRunner, tmp_path:
 
 
 def test_the_first_lines_are_short(condenset: CommandRunner, toy: Path) -> None:
-    work = "Condensing toy.npz to 1, 2 images per class with random, dm"
+    work = "Condensing toy to 1, 2 images per class with random, dm"
     lines = condenset("run", toy, "--ipc", "1,2", *TINY, "--out", "a").err.splitlines()
     assert lines[:2] == [work, "36 training and 36 test images of 1x8x8, 3 classes"]
     assert lines[2].startswith("Device: ") and lines[2].endswith("float32. Directory: a")
@@ -81,7 +81,7 @@ def test_the_first_lines_are_short(condenset: CommandRunner, toy: Path) -> None:
     assert condenset("resume", "a").err.splitlines()[:3] == lines[:3]
     methods = "random,herding,kcenter,mmd,dm"
     lines = condenset("condense", toy, "--method", methods, "--ipc", 1, "--iterations", 1, *TINY_NETWORK).err
-    assert lines.splitlines()[0] == "Condensing toy.npz to 1 image per class with 5 methods"
+    assert lines.splitlines()[0] == "Condensing toy to 1 image per class with 5 methods"
 
 
 def test_ipc_defaults_to_10(condenset: CommandRunner, toy: Path) -> None:

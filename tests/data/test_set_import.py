@@ -115,7 +115,7 @@ def test_the_dataset_of_an_export_can_be_replaced(name: str, tmp_path: Path, use
     assert (provenance["dataset"], provenance["allow_hflip"], provenance["seed"]) == ("mnist", False, 3)
     with user_error(f"{path}: cifar100 has 100 classes, but got 10"):
         cs.import_set(path, dataset="cifar100")
-    with user_error("contains its normalisation: leave out"):
+    with user_error("contains its normalisation: leave out normalization='mnist'"):
         cs.import_set(path, normalization="mnist")
 
 

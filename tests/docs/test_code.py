@@ -106,8 +106,7 @@ def test_own_network_runs(run_page: RunPage) -> None:
 
 
 def test_own_objective_runs(run_page: RunPage) -> None:
-    networks = [nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 5), nn.Linear(5, 4))]
-    namespace = run_page(DOCS / "guides" / "own-objective.md", networks=networks)
+    namespace = run_page(DOCS / "guides" / "own-objective.md")
     assert namespace["condensed"].provenance["recipe"]["objective"] == "mean_gap"
 
 

@@ -94,12 +94,13 @@ def format_plan_command(context: typer.Context, request: RunRequest) -> str:
 def _describe_work(plan: Plan, dataset: str) -> str:
     """Return what a run does, in a line that is short enough for a terminal."""
     from condenset.data.ipc import format_ipc
+    from condenset.data.reading.opening import name_dataset
 
     methods = list(dict.fromkeys(job.method for job in plan.condense_jobs))
     ipcs = list(dict.fromkeys(job.ipc for job in plan.condense_jobs))
     size = "1 image" if ipcs == [1] else f"{', '.join(map(format_ipc, ipcs))} images"
     names = ", ".join(methods) if len(methods) <= MAX_METHODS else f"{len(methods)} methods"
-    return f"Condensing {Path(dataset).name} to {size} per class with {names}"
+    return f"Condensing {name_dataset(Path(dataset).resolve())} to {size} per class with {names}"
 
 
 def _describe_images(splits: Splits, *, has_test: bool) -> str:

@@ -102,10 +102,10 @@ def _choose_normalization(
     std: Sequence[float] | None,
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return mean and std: those in the file, else those that the user gives."""
-    is_given = normalization is not None or mean is not None or std is not None
     if content.mean is not None and content.std is not None:
-        if is_given:
-            raise UserError(f"{file} contains its normalisation: leave out {_options(' and ')}")
+        values = {"normalization": normalization, "mean": mean, "std": std}
+        if names := [option(name, value) for name, value in values.items() if value is not None]:
+            raise UserError(f"{file} contains its normalisation: leave out {' and '.join(names)}")
         return check_channel_stats("mean", content.mean), check_channel_stats("std", content.std)
     if normalization is None:
         if mean is None or std is None:

@@ -71,7 +71,7 @@ def raise_first(errors: Mapping[str, UserError], *, all_failed: bool, details: s
     first, *other_paths = sorted(errors, key=lambda path: isinstance(errors[path], UnreadableImageError))
     more = f" (and {len(other_paths)} more: {format_names(other_paths, MAX_NAMED_FILES)})" if other_paths else ""
     is_damaged = isinstance(errors[first], UnreadableImageError)
-    hint = f"; leave out unreadable files with {option('skip_bad', True)}"
+    hint = f"; leave out unreadable files with {option('skip_bad', True)} ('condenset data check' lists them all)"
     hint = hint if is_damaged and not all_failed and has_option("skip_bad") else ""
     raise type(errors[first])(f"{errors[first]}{more}{hint}", details=details)
 
