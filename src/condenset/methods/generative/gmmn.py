@@ -35,7 +35,7 @@ class GMMNRecipe(GenerativeRecipe):
     """Settings of the generative moment matching network.
 
     Attributes:
-        batch_size: Real and generated images per class and step. A smaller class has fewer real ones.
+        batch_size: Real and generated images per class and step. A smaller class has fewer real images.
     """
 
     iterations: int = 40_000
