@@ -9,6 +9,7 @@ import pytest
 
 from condenset import CondensedSet
 from condenset.augment import DEFAULT_STRATEGY
+from condenset.pipeline.report.content import collect_content
 from helpers.command_line import (
     RECORD_FIELDS,
     TINY,
@@ -162,6 +163,15 @@ def test_own_steps_of_trajectory_matching_are_the_learning_rate(condenset: Comma
     assert (record["evaluate_lr"], record["protocol"]) == (step_size, "paper")
     table = read_table(condenset("evaluate", "r", "--own-steps").out)
     assert table[0][-1] == f"{NETWORK}, modern, own steps"
+    distillation = ("--method", "dd", "--set", "iterations=1", "--set", "steps=1", "--set", "epochs=1", *TINY_NETWORK)
+    assert condenset("run", toy, "--ipc", 1, *distillation, *protocol, "--out", "d").code == 0
+    alone, with_steps = evaluate(condenset, "r", "d", "--own-steps", "--out", "e")
+    assert (alone["protocol"], alone["epochs"], "epochs" in with_steps) == ("modern", 2, False)
+    assert "--epochs" not in collect_content(Path("e")).settings["command"]  # dd has no use for it
+    evaluate(condenset, "r", "--own-steps", "--out", "f")
+    assert (
+        "--own-steps --nets 1 --seed 0 --protocol modern --epochs 2" in collect_content(Path("f")).settings["command"]
+    )
 
 
 def test_all_sets_are_checked_before_the_first_is_scored(condenset: CommandRunner, toy: Path, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from condenset.engine import ComputeDevice
+from condenset.engine import ComputeDevice, host_memory
 
 NUM_BYTES = 2**26
 needs_glibc = pytest.mark.skipif(
@@ -42,3 +42,21 @@ def test_freed_memory_does_not_count_for_the_next_job() -> None:
     before = resident_bytes()
     compute.reset_peak_memory()
     assert resident_bytes() < before - NUM_BYTES // 2
+
+
+@pytest.mark.parametrize(("largest", "accepted"), [(2**40, 2**28), (2**25, 2**25), (0, None)])
+def test_old_versions_of_glibc_refuse_large_blocks(
+    largest: int, accepted: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = dict[int, int]()
+
+    def mallopt(parameter: int, value: int) -> int:
+        if parameter == host_memory.MMAP_THRESHOLD and value > largest:
+            return 0
+        values[parameter] = value
+        return 1
+
+    monkeypatch.setattr(host_memory, "_find_function", {"mallopt": mallopt}.get)
+    host_memory.reuse_freed_memory.__wrapped__()
+    assert values.get(host_memory.MMAP_THRESHOLD) == accepted
+    assert (host_memory.TRIM_THRESHOLD in values) == (accepted is not None)

@@ -141,7 +141,9 @@ def test_evaluate_warns_about_images_of_the_same_dataset(tmp_path: Path) -> None
     cs.evaluate(cs.condense(train, "random", ipc=1, verbose=False), val, **options)
 
 
-def test_evaluate_notices_copies_and_parts_of_the_training_images(tmp_path: Path) -> None:
+def test_evaluate_notices_copies_and_parts_of_the_training_images(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     make_classes(tmp_path / "pets", count=10)
     shutil.copytree("pets", "copy")
     held_out, copy = cs.load("pets", test_share=0.2, verbose=False), cs.load("copy", verbose=False).train
@@ -163,6 +165,10 @@ def test_evaluate_notices_copies_and_parts_of_the_training_images(tmp_path: Path
         with pytest.warns(UserWarning, match="the test images contain images that the set was made from"):
             cs.evaluate(condensed, images, **options)
     cs.evaluate(from_train, val, **options)
+    from_split = cs.condense(cs.train_val_split(copy)[0], "random", ipc=1, verbose=False)
+    with pytest.warns(UserWarning, match="the test images contain images that the set was made from"):
+        cs.evaluate(from_split, cs.load("copy", test_share=0.2, verbose=False).test, **options)  # not of all images
+    assert capsys.readouterr().err == ""
 
 
 def test_evaluate_states_that_an_origin_is_damaged(data: cs.ImageData) -> None:

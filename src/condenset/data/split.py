@@ -64,7 +64,8 @@ def has_common_images(train_set: CondensedSet | ImageData, test: ImageData) -> b
         parent = train_set.provenance.get("parent_fingerprint")
     else:
         fingerprint, parent = train_set.fingerprint, train_set.parent_fingerprint
-    return fingerprint in (test.fingerprint, test.parent_fingerprint) or parent == test.fingerprint
+    is_same_or_part = bool(fingerprint) and fingerprint in (test.fingerprint, test.parent_fingerprint)
+    return is_same_or_part or parent == test.fingerprint
 
 
 def is_subset_source(source: str) -> bool:

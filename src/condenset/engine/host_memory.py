@@ -12,15 +12,18 @@ from typing import Any
 
 MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1  # parameters of glibc's mallopt
 MAX_BLOCK_BYTES = 2**28  # larger blocks, such as datasets, are returned at once
+MAX_BLOCK_BYTES_OF_OLD_VERSIONS = 2**25  # glibc refused larger thresholds
 MAX_FREE_BYTES = 2**30  # that the process keeps
 
 
 @functools.cache
 def reuse_freed_memory() -> None:
     """Let this process keep up to 1 GiB of freed memory. Has an effect with glibc only, the C library of most Linux."""
-    if mallopt := _find_function("mallopt"):
-        mallopt(MMAP_THRESHOLD, MAX_BLOCK_BYTES)
-        mallopt(TRIM_THRESHOLD, MAX_FREE_BYTES)
+    mallopt = _find_function("mallopt")
+    if mallopt is None:
+        return
+    if mallopt(MMAP_THRESHOLD, MAX_BLOCK_BYTES) or mallopt(MMAP_THRESHOLD, MAX_BLOCK_BYTES_OF_OLD_VERSIONS):
+        mallopt(TRIM_THRESHOLD, MAX_FREE_BYTES)  # alone it would keep the smaller threshold, which is slower
 
 
 def return_freed_memory() -> None:

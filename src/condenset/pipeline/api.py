@@ -20,7 +20,7 @@ from condenset.engine.memory import check_network_fits
 from condenset.engine.options import EngineOptions
 from condenset.errors import UserError, check
 from condenset.io.bytesize import parse_bytes
-from condenset.io.progress import make_progress
+from condenset.io.progress import limit_progress, make_progress
 from condenset.methods import Recipe, make_recipe_for, method_of
 from condenset.methods.options import RecipeOptions, name_functions
 from condenset.methods.registry import check_method_memory
@@ -199,7 +199,8 @@ def evaluate(
         progress=make_progress(verbose),
     )
     if isinstance(train_set, CondensedSet):
-        check_overlap_in_memory(train_set, test_set)
+        with limit_progress(verbose):
+            check_overlap_in_memory(train_set, test_set)
     engine_options = EngineOptions(engine=engine, address=address, gpus_per_worker=gpus_per_worker)
     with open_run_engine(engine_options, run.compute, verbose=verbose) as run.engine:
         if directory is None:

@@ -217,7 +217,7 @@ class _CostMeter:
         )
 
     def _trained_networks(self, recipe: Recipe) -> tuple[Protocol, int] | None:
-        """Return how a job trains networks on the dataset, and how many states of each it stores; None: none."""
+        """Return the same as `_needed_networks`, but None if `--pool` has all of them."""
         networks = self._needed_networks(recipe)
         if networks is None or not isinstance(recipe, MTTRecipe | DMRecipe):
             return networks
@@ -232,7 +232,10 @@ class _CostMeter:
         return None if is_stored else networks
 
     def _needed_networks(self, recipe: Recipe) -> tuple[Protocol, int] | None:
-        """Return the same for the networks that a method needs, unless the user gave a pool."""
+        """Return the protocol of the networks that a method trains, and how many states of each it stores.
+
+        None: it needs no networks, or the user names a pool that is trained.
+        """
         if isinstance(recipe, NetworkCoresetRecipe):
             return recipe.protocol, 1
         if isinstance(recipe, MTTRecipe):

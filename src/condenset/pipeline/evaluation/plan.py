@@ -21,7 +21,7 @@ from condenset.pipeline.evaluation.config import EvaluationJob, EvaluationSource
 from condenset.pipeline.evaluation.images import TestImageCache
 from condenset.pipeline.evaluation.opened_sets import OpenedSet, open_set
 from condenset.pipeline.sets import find_sets
-from condenset.training.learned_steps import check_learned_steps, overridden_fields
+from condenset.training.learned_steps import check_learned_steps, overridden_fields, read_learned_lr
 from condenset.training.protocol import Overrides, Protocol, check_ignored_options, make_protocol, without_overridden
 from condenset.training.scoring import network_of_set
 
@@ -95,8 +95,10 @@ def _choose_seed(opened: OpenedSet, seed: int | None) -> int:
 def _choose_protocols(sets: Sequence[OpenedSet], request: EvaluationRequest) -> list[list[Protocol]]:
     """Return the protocols of each set, one per network. Without other options, all sets have the same."""
     explicit = dict(request.protocol_fields)
-    overridden = overridden_fields(*(opened.condensed for opened in sets))
-    check_ignored_options(explicit, overridden)
+    train_sets = [opened.condensed for opened in sets]
+    check_ignored_options(explicit, overridden_fields(*train_sets))
+    with_own_lr = [train_set for train_set in train_sets if read_learned_lr(train_set) is not None]
+    overridden = overridden_fields(*(with_own_lr or train_sets))  # the others ignore the fields of the runs
     config = dict(read_plan(request.config).explicit.get("protocol", {})) if request.config else None
     shared = without_overridden(_common_run_fields(sets) if config is None else config, explicit, overridden)
     config_network = shared.pop("network", None)

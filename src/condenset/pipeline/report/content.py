@@ -147,7 +147,7 @@ def name_curve_command(*directories: Path) -> str:
 
 def _collect_evaluation(directory: Path, records: list[Record]) -> ReportContent:
     config = read_evaluation(directory / EVALUATION)
-    command = {"command": name_evaluation_command(config)}
+    command = {"command": name_evaluation_command(config, records)}
     return ReportContent(
         title=f"Evaluation {directory.name}",
         answer=explain_test_images(config),

@@ -53,13 +53,15 @@ def _join(texts: Iterable[str]) -> str:
     return "; ".join(dict.fromkeys(texts))
 
 
-def name_evaluation_command(config: EvaluationConfig) -> str:
+def name_evaluation_command(config: EvaluationConfig, records: Sequence[Record]) -> str:
     """Return the command that repeats an evaluation: its sets, and the options that all jobs have in common.
 
     Where they differ, such as in the dataset, each set has its own, which is the default of the command.
     """
+    # Records of sets that contain the steps of the training have no other length.
+    with_steps = {record["file"] for record in records if not record.keys() & {"epochs", "steps"}}
     words: list[object] = ["evaluate", *dict.fromkeys(job.file for job in config.jobs)]
-    options = [_list_options(job) for job in config.jobs]
+    options = [_list_options(job, has_steps=job.file in with_steps) for job in config.jobs]
     for name in dict.fromkeys(name for job_options in options for name in job_options):
         if (value := _find_common(job_options.get(name) for job_options in options)) is not None:
             flag = f"--{name.replace('_', '-')}"
@@ -72,18 +74,20 @@ def name_evaluation_command(config: EvaluationConfig) -> str:
     return format_command(*words)
 
 
-def _list_options(job: EvaluationJob) -> dict[str, Any]:
+def _list_options(job: EvaluationJob, *, has_steps: bool) -> dict[str, Any]:
     """Return the options of a job by the name of their flag, except the network."""
     source, protocol = job.source, job.protocol
     options = {"dataset": source.dataset if source.every_image else None, "data_dir": source.data_dir}
     options |= source.options.changed_fields()
-    if protocol.learned_steps:
-        return {**options, "own_steps": True, "nets": protocol.num_networks, "seed": job.seed}
-    fields = {name: getattr(protocol, name) for name in ("network", "num_networks", "epochs", "augment")}
+    options |= {"own_steps": protocol.learned_steps or None, "nets": protocol.num_networks, "seed": job.seed}
+    if has_steps:
+        return options
+    names = ("network", "num_networks", "epochs", "augment", "learned_steps")
+    fields = {name: getattr(protocol, name) for name in names}
     named = {"paper": Protocol(**fields), "modern": Protocol.modern(**fields)}
     name = next((name for name, other in named.items() if other == protocol), None)  # None: of the run of the set
-    training = {"nets": protocol.num_networks, "epochs": None if protocol.steps else protocol.epochs}
-    return {**options, "protocol": name, **training, "augment": protocol.augment, "seed": job.seed}
+    epochs = None if protocol.steps else protocol.epochs
+    return {**options, "protocol": name, "epochs": epochs, "augment": protocol.augment}
 
 
 def _find_common(values: Iterable[Value]) -> Value | None:
