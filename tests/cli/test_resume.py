@@ -133,7 +133,7 @@ def test_a_stopped_run_repeats_the_options_of_its_resume(
     monkeypatch.setattr("condenset.pipeline.run.execute_plan", stop)
     result = condenset("resume", "a", "--dataset", "new.npz", "--device", "cpu", "--per-class", "--json")
     assert result.code == 130
-    assert "Condensing new.npz to 1 image per class" in result.err
+    assert "Condensing new to 1 image per class" in result.err
     assert result.err.endswith(
         "stopped. Resume with: condenset resume a --device cpu --dataset new.npz --per-class --json\n"
     )

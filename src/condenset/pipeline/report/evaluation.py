@@ -77,7 +77,7 @@ def name_evaluation_command(config: EvaluationConfig, records: Sequence[Record])
 def _list_options(job: EvaluationJob, *, has_steps: bool) -> dict[str, Any]:
     """Return the options of a job by the name of their flag, except the network."""
     source, protocol = job.source, job.protocol
-    options = {"dataset": source.dataset if source.every_image else None, "data_dir": source.data_dir}
+    options: dict[str, Any] = {"dataset": source.dataset if source.every_image else None, "data_dir": source.data_dir}
     options |= source.options.changed_fields()
     options |= {"own_steps": protocol.learned_steps or None, "nets": protocol.num_networks, "seed": job.seed}
     if has_steps:
