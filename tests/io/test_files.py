@@ -72,7 +72,7 @@ def test_tensors_that_exceed_the_memory_are_not_read(tmp_path: Path) -> None:
 
 
 def test_the_limit_of_a_container_is_its_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "CONTAINER", tmp_path)
+    monkeypatch.setattr(files, "CGROUP", tmp_path)
     host = files.physical_memory(), files.available_host_memory()
     assert 2**20 < host[1] <= host[0]
     (tmp_path / "memory.max").write_text("1000000\n")

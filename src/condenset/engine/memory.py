@@ -117,6 +117,21 @@ def num_classes_that_fit(estimate: MemoryEstimate, compute: ComputeDevice, memor
     return max(1, num)
 
 
+def peak_memory(memory: MemoryEstimate, num_classes: int, compute: ComputeDevice, memory_limit: int | None) -> int:
+    """Return the bytes of a run that processes as many classes at once as fit."""
+    return memory.total(min(num_classes, num_classes_that_fit(memory, compute, memory_limit)))
+
+
+def check_single_pass_memory(cause: str, memory: MemoryEstimate, num_classes: int, memory_limit: int | None) -> None:
+    """Refuse a memory limit that chunks cannot meet: the cause, such as batch norm, needs all classes in one pass."""
+    needed = memory.total(num_classes)
+    if memory_limit is not None and needed > memory_limit:
+        raise UserError(
+            f"{cause} needs all {num_classes} classes in one pass, which takes about {format_bytes(needed)}, "
+            f"but the memory limit is {format_bytes(memory_limit)}"
+        )
+
+
 def default_memory_limit(compute: ComputeDevice, memory_limit: int | None) -> int | None:
     """Return `memory_limit`; if it is None, most of the memory of a GPU, or None (no limit) on other devices."""
     if memory_limit is not None or compute.device.type != "cuda":

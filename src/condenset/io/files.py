@@ -19,7 +19,7 @@ from condenset.io.bytesize import format_bytes
 if TYPE_CHECKING:
     from torch import Tensor
 
-CONTAINER = Path("/sys/fs/cgroup")  # the memory limit of a container on Linux
+CGROUP = Path("/sys/fs/cgroup")  # the memory limit of a container on Linux
 CHECKSUM = "checksum"  # key in the metadata of a .safetensors file
 MAX_DEFLATE_RATIO = 1032  # bytes that one byte of a gzip or zip file can expand to
 
@@ -90,7 +90,7 @@ def physical_memory() -> int:
     with contextlib.suppress(AttributeError, ValueError, OSError):
         sizes.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     with contextlib.suppress(ValueError, OSError):  # ValueError: "max"
-        sizes.append(int((CONTAINER / "memory.max").read_text()))
+        sizes.append(int((CGROUP / "memory.max").read_text()))
     return min(size for size in sizes if size > 0)
 
 
@@ -103,8 +103,8 @@ def available_host_memory() -> int:
     with contextlib.suppress(ValueError, OSError):  # not Linux
         sizes.append(1024 * _read_count(Path("/proc/meminfo"), "MemAvailable:"))
     with contextlib.suppress(ValueError, OSError):  # ValueError: no limit
-        limit, used = (int((CONTAINER / name).read_text()) for name in ("memory.max", "memory.current"))
-        cached = _read_count(CONTAINER / "memory.stat", "inactive_file")
+        limit, used = (int((CGROUP / name).read_text()) for name in ("memory.max", "memory.current"))
+        cached = _read_count(CGROUP / "memory.stat", "inactive_file")
         sizes.append(max(limit - used + cached, 0))
     return min(sizes)
 

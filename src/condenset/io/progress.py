@@ -41,7 +41,7 @@ class NullProgress:
         """Show that `done` steps are complete."""
 
     def restart_rate(self) -> None:
-        """Measure the rate from the next update on, because it contains steps that were loaded from a checkpoint."""
+        """Measure the rate from the next update on, which contains steps that a checkpoint had."""
 
     def send_files(self) -> None:
         """Send the files that a task on an engine has written. Displays do nothing."""

@@ -16,12 +16,11 @@ from condenset.data.image_data import ImageData
 from condenset.engine import rng
 from condenset.engine.compile import with_autocast
 from condenset.engine.device import ComputeDevice
-from condenset.engine.memory import MemoryEstimate, num_classes_that_fit, split_evenly
+from condenset.engine.memory import MemoryEstimate, num_classes_that_fit, peak_memory, split_evenly
 from condenset.methods.common import adam_step, mean_weights
 from condenset.methods.generative.generators import ClassGenerators, ImageGenerator
 from condenset.methods.generative.recipe import GenerativeRecipe
 from condenset.methods.generative.training import GeneratorTraining, condense_by_generator
-from condenset.methods.matching.memory import peak_memory
 from condenset.methods.matching.objectives import kernel_distance
 from condenset.methods.registry import Method
 from condenset.runs.context import RunContext

@@ -19,13 +19,12 @@ from condenset.config import check_non_negative_field
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
 from condenset.engine.device import ComputeDevice
-from condenset.engine.memory import split_evenly
+from condenset.engine.memory import check_single_pass_memory, split_evenly
 from condenset.errors import check
 from condenset.methods.gradient.chunks import Chunk, estimate_pass
 from condenset.methods.gradient.dc import METHOD as DC
 from condenset.methods.gradient.dc import digits_presets
 from condenset.methods.gradient.gradient_matching import GradientMatching, solve
-from condenset.methods.matching.memory import check_single_pass_memory
 from condenset.methods.recipe import GradientMatchingRecipe
 from condenset.networks.gradients import class_gradients_by_backward
 from condenset.runs.context import RunContext

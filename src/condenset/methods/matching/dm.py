@@ -18,10 +18,17 @@ from condenset import augment, networks
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
 from condenset.engine.device import ComputeDevice
-from condenset.engine.memory import MemoryEstimate, count_features, default_memory_limit, num_classes_that_fit
+from condenset.engine.memory import (
+    MemoryEstimate,
+    check_single_pass_memory,
+    count_features,
+    default_memory_limit,
+    num_classes_that_fit,
+    peak_memory,
+)
 from condenset.methods.common import default_partition, max_images_per_class
 from condenset.methods.matching.matcher import Matcher
-from condenset.methods.matching.memory import check_single_pass_memory, estimate_matching_memory, peak_memory
+from condenset.methods.matching.memory import estimate_matching_memory
 from condenset.methods.matching.network_source import (
     check_network_source,
     estimate_network_bytes,

@@ -14,9 +14,14 @@ from condenset.data.stores.streamed_store import is_streamed, stored_bytes
 from condenset.engine import cuda_graph
 from condenset.engine.compile import uses_custom_kernels
 from condenset.engine.device import ComputeDevice
-from condenset.engine.memory import MemoryEstimate, estimate_memory, images_per_pass, num_classes_that_fit
+from condenset.engine.memory import (
+    MemoryEstimate,
+    check_single_pass_memory,
+    estimate_memory,
+    images_per_pass,
+    num_classes_that_fit,
+)
 from condenset.errors import UserError
-from condenset.io.bytesize import format_bytes
 from condenset.methods.common import max_images_per_class
 from condenset.runs.context import RunContext
 
@@ -40,21 +45,6 @@ def max_classes_per_pass(data: ImageData, run: RunContext, memory: MemoryEstimat
         check_single_pass_memory("batch norm", memory, num_classes, run.memory_limit)
         return num_classes
     return run.classes_per_chunk or num_classes_that_fit(memory, run.compute, run.memory_limit)
-
-
-def peak_memory(memory: MemoryEstimate, num_classes: int, compute: ComputeDevice, memory_limit: int | None) -> int:
-    """Return the bytes of a run without batch norm, which processes as many classes at once as fit."""
-    return memory.total(min(num_classes, num_classes_that_fit(memory, compute, memory_limit)))
-
-
-def check_single_pass_memory(cause: str, memory: MemoryEstimate, num_classes: int, memory_limit: int | None) -> None:
-    """Refuse a memory limit that smaller chunks cannot meet, because all classes pass together for a cause."""
-    needed = memory.total(num_classes)
-    if memory_limit is not None and needed > memory_limit:
-        raise UserError(
-            f"{cause} needs all {num_classes} classes in one pass, which takes about {format_bytes(needed)}, "
-            f"but the memory limit is {format_bytes(memory_limit)}"
-        )
 
 
 def estimate_matching_memory(

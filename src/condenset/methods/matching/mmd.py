@@ -14,11 +14,11 @@ from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
 from condenset.engine.compile import functional_forward
 from condenset.engine.device import ComputeDevice
-from condenset.engine.memory import MemoryEstimate, num_classes_that_fit
+from condenset.engine.memory import MemoryEstimate, num_classes_that_fit, peak_memory
 from condenset.errors import check_choice
 from condenset.methods.common import max_images_per_class
 from condenset.methods.matching.dm import DistributionMatching
-from condenset.methods.matching.memory import estimate_matching_memory, peak_memory
+from condenset.methods.matching.memory import estimate_matching_memory
 from condenset.methods.matching.objectives import estimate_objective_memory, parse_objective
 from condenset.methods.matching.user_functions import explain_own_function
 from condenset.methods.recipe import INITS, Recipe, check_learning_fields

@@ -2,7 +2,7 @@
 
 Sets of several sizes share the real batches of every iteration. Their images are columns of one tensor. Classes that
 have fewer images than the widest are padded; weights exclude the padding from every mean. With a partition, the learned
-images are stored ones, and `decode` gives the images that networks see: D of them for every stored image.
+images are the stored ones, and `decode` gives the images that networks see: D of them for every stored image.
 Shapes: K classes, I synthetic images per class of all sets, N images of a row, J of a class that calibrate.
 """
 
