@@ -19,21 +19,25 @@ sys.path.insert(0, str(Path(__file__).parent))
 from records import Record, read_records
 
 IMAGES = Path(__file__).parents[1] / "images"
-FILES = ("cifar10-compare.json", "cifar10.json", "fast-cifar10.json")
+FILES = {  # with records of CIFAR-10, by protocol
+    "paper": ("cifar10-compare.json", "cifar10.json", "paper-generative.json", "other-methods.json"),
+    "modern": ("family-cifar10.json", "other-methods.json", "cifar10.json"),
+}
 OPERATIONS = ("original", "color", "crop", "cutout", "flip", "scale", "rotate")
 ROWS_OF_SET = [3, 13, 47, 72, 83, 91]
 SIDE, GAP, LABEL_WIDTH = 64, 4, 90  # pixels
 
 
-def select_points() -> list[Record]:
-    """Return one record per method and size, scored by the default protocol, and that of the whole dataset."""
-    points: dict[tuple[str, object], Record] = {}
-    for record in (record for name in FILES for record in read_records(name)):
-        fits = record.get("test", "default") == "default" and record["norm"] == "instance"
+def select_points(protocol: str, ipc: int = 10) -> list[Record]:
+    """Return one record per method, scored by a protocol, and that of the whole dataset."""
+    points: dict[str, Record] = {}
+    for record in (record for name in FILES[protocol] for record in read_records(name)):
+        tests = {"paper": ("default", "paper"), "modern": ("default", "modern")}[protocol]
+        fits = record["protocol"] == protocol and record.get("test", "default") in tests and record["ipc"] == ipc
         if record["method"] == "whole":
-            points["whole", None] = without_ipc_of_whole(record)
-        elif fits and record["ipc"] in (1, 10, 50) and record["network"] == "convnet" and record["method"] != "dd":
-            points.setdefault((record["method"], record["ipc"]), record)
+            points["whole"] = without_ipc_of_whole(record)
+        elif fits and record["dataset"] == "cifar10" and record["norm"] == "instance" and record["method"] != "dd":
+            points.setdefault(record["method"], {"condense_seconds": None, **record})
     return list(points.values())
 
 
@@ -63,7 +67,8 @@ def draw_augmentation(path: Path) -> None:
 
 if __name__ == "__main__":
     charts = {
-        "choose-method.png": (select_points(), "CIFAR-10, one H200"),
+        "choose-method.png": (select_points("paper"), "CIFAR-10, protocol paper, one H200"),
+        "choose-method-modern.png": (select_points("modern"), "CIFAR-10, protocol modern, one H200"),
         "compare-digits.png": (list(map(without_ipc_of_whole, read_records("digits-compare.json"))), "digits"),
     }
     for name, (records, title) in charts.items():

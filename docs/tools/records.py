@@ -15,11 +15,12 @@ Record = dict[str, Any]
 
 
 def read_records(name: str) -> list[Record]:
-    """Return the records of a file in docs/results/, with the derived fields `label`, `norm` and `num_networks`."""
+    """Return the records of a file in docs/results/, with `label`, `norm`, `protocol` and `num_networks` filled in."""
     records: list[Record] = json.loads((RESULTS / name).read_text(encoding="utf-8"))
     for record in records:
         record.setdefault("label", f"`{record['method']}`" if "method" in record else "")
         record.setdefault("norm", find_norm(record.get("network", "")))
+        record.setdefault("protocol", "paper")
         if record.get("method") == "whole":
             record["label"], record["ipc"] = "whole dataset", "all"
         if record.get("sets", 1) > 1 and record.get("condense_seconds"):
