@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,24 @@ def test_failed_run(condenset: CommandRunner, toy: Path, monkeypatch: pytest.Mon
     assert "No space left on device; continue with: condenset resume 'my photos'" in status
     error = condenset("condense", toy, *options).error_line
     assert "already contains a run: resume it with 'condenset resume 'my photos''" in error
+
+
+def test_the_traceback_of_a_bug_ends_with_the_command_that_continues(
+    condenset: CommandRunner, toy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    options = ("--ipc", 1, *TINY_NETWORK, "--iterations", 5, "--out", "a")
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "write_tensors", fail)
+        patch.setattr(checkpoint, "CHECKPOINT_SECONDS", 0.0)
+        with pytest.raises(RuntimeError) as error:
+            condenset("condense", toy, *options)
+    message, hint = traceback.format_exception(error.value)[-2:]
+    assert message == "RuntimeError: CUDA error: an illegal memory access was encountered\n"
+    assert hint == "condenset: an error stopped the run, its progress is stored. Resume with: condenset resume a\n"
+    assert condenset("resume", "a").code == 0
 
 
 def test_experiments_and_evaluations(condenset: CommandRunner, finished_run: Path, fast_tiny: None) -> None:

@@ -132,7 +132,7 @@ def in_terminal(run: RunContext, hint: str = "", *, tensorboard: bool = False) -
 
     with (
         exit_on_signal(run, hint),
-        _add_hint_to_full_disk(hint),
+        _add_hint_to_errors(hint),
         one_line_warnings(),
         record_status(run),
         record_curves(run, requested=tensorboard),
@@ -141,8 +141,8 @@ def in_terminal(run: RunContext, hint: str = "", *, tensorboard: bool = False) -
 
 
 @contextlib.contextmanager
-def _add_hint_to_full_disk(hint: str) -> Iterator[None]:
-    """Add the command that continues a run to the error about a full disk."""
+def _add_hint_to_errors(hint: str) -> Iterator[None]:
+    """Add how to continue a run to the error about a full disk, and to the traceback of a bug or a fault of the GPU."""
     try:
         yield
     except UserError as error:
@@ -150,3 +150,7 @@ def _add_hint_to_full_disk(hint: str) -> Iterator[None]:
         if not is_full or not hint.startswith(RESUME):
             raise
         raise UserError(f"{error}; free space, then: {hint.removeprefix(RESUME)}") from error
+    except Exception as error:
+        if hint:
+            error.add_note(f"condenset: an error stopped the run, its progress is stored. {hint}")
+        raise
