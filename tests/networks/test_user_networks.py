@@ -123,6 +123,20 @@ def test_builders_become_specs(builder: Callable[..., nn.Module]) -> None:
 
 
 @pytest.mark.parametrize("builder", BUILDERS)
+def test_the_description_of_a_builder_does_not_depend_on_its_values(builder: Callable[..., nn.Module]) -> None:
+    def build(channels: int, size: int, num_classes: int) -> nn.Module:
+        network = builder(channels, size, num_classes)
+        network.extra_repr = lambda: str(object())  # type: ignore[method-assign]  # it contains an address
+        for tensor in network.buffers():
+            tensor.data = torch.rand_like(tensor, dtype=torch.float32).to(tensor.dtype)
+        return network
+
+    descriptions = [networks.describe_user_network(networks.as_spec(build), **SHAPE) for _ in range(2)]
+    assert descriptions[0] == descriptions[1] != networks.describe_user_network(networks.as_spec(builder), **SHAPE)
+    assert networks.describe_user_network("convnet", **SHAPE) == {}
+
+
+@pytest.mark.parametrize("builder", BUILDERS)
 def test_the_embedding_of_a_builder(builder: Callable[..., nn.Module]) -> None:
     check_embedding(networks.as_spec(builder))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -17,6 +18,7 @@ from condenset.methods.coresets.random import RandomRecipe
 from condenset.methods.options import RecipeOptions
 from condenset.runs.context import RunContext
 from condenset.training.options import ProtocolOptions
+from helpers.architectures import record_trainings
 from helpers.data_files import make_classes
 from helpers.reference_dm import tiny_data
 from helpers.registries import replaced_item
@@ -234,6 +236,30 @@ def test_evaluate_continues_in_its_directory(data: cs.ImageData, tmp_path: Path)
     two = cs.evaluate(data, data, num_networks=2, directory=tmp_path / "a", **fields)
     assert two.accuracies[:1] == one.accuracies
     assert two.accuracies == cs.evaluate(data, data, num_networks=2, **fields).accuracies
+
+
+def test_a_changed_network_of_the_same_name_is_another_one(
+    data: cs.ImageData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def make_builder(activation: nn.Module, width: int = 4) -> Callable[[int, int, int], nn.Module]:
+        def build(channels: int, size: int, num_classes: int) -> nn.Module:
+            first = nn.Linear(channels * size**2, width)
+            return nn.Sequential(nn.Flatten(), first, activation, nn.Linear(width, num_classes))
+
+        return build
+
+    relu = make_builder(nn.ReLU())
+    others = [make_builder(nn.Tanh()), make_builder(nn.ReLU(), width=5)]
+    numbers = record_trainings(monkeypatch)
+    for network, num_trainings in ((relu, 1), (make_builder(nn.ReLU()), 1), (others[0], 2), (others[1], 3)):
+        cs.evaluate(data, data, network=network, num_networks=1, epochs=1, directory=tmp_path / "a", **FAST)
+        assert len(numbers) == num_trainings
+    fields = {"ipc": 1, "iterations": 1, "batch_size": 4, "directory": tmp_path / "b", **FAST}
+    first = cs.condense(data, "dm", network=relu, **fields)
+    assert cs.condense(data, "dm", network=make_builder(nn.ReLU()), **fields).fingerprint == first.fingerprint
+    for other in others:
+        with pytest.raises(cs.UserError, match="it differs in network_digest"):
+            cs.condense(data, "dm", network=other, **fields)
 
 
 def test_directories_may_begin_with_the_home_directory(

@@ -160,6 +160,18 @@ def test_failures_are_stored_except_those_of_users_networks(
     assert not cs.rank([GOOD], *train_val, directory=tmp_path, lr=0.02, **FAST).rows[0].reason
 
 
+def test_a_changed_builder_is_trained_again(
+    train_val: TrainVal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def changed(*shape: int) -> nn.Module:
+        return nn.Sequential(linear(*shape), nn.Softplus())
+
+    numbers = record_trainings(monkeypatch)
+    for builder in (linear, linear, changed):
+        cs.rank({"mine": builder, GOOD: GOOD}, *train_val, directory=tmp_path, **FAST)
+    assert numbers == [0, 0, 0]  # mine, GOOD, the changed one
+
+
 @pytest.mark.parametrize("group_size", [1, 2])
 def test_interruptions_do_not_change_the_result_or_repeat_steps(
     group_size: int, train_val: TrainVal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from condenset import __version__
+from condenset import __version__, networks
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
 from condenset.data.ipc import MAX_NAMES, expand_ipc, format_ipc
@@ -201,6 +201,7 @@ def _make_provenance(data: ImageData, recipe: Recipe, run: RunContext, seconds: 
     return {
         "method": method_of(recipe).name,
         **recipe_provenance(recipe),
+        **describe_user_network(recipe, data),
         "seed": run.seed,
         "dataset": data.name,
         "source": data.source,
@@ -217,6 +218,14 @@ def _make_provenance(data: ImageData, recipe: Recipe, run: RunContext, seconds: 
         "torch": str(torch.__version__),
         "peak_memory_bytes": compute.peak_memory(),
     }
+
+
+def describe_user_network(recipe: Recipe, data: ImageData) -> dict[str, str]:
+    """Return `network_digest` if a recipe has a network of the user, whose code can change; else {}."""
+    if (spec := getattr(recipe, "network", None)) is None:
+        return {}
+    shape = {"channels": data.channels, "size": data.size, "num_classes": data.num_classes}
+    return networks.describe_user_network(spec, **shape)
 
 
 def recipe_provenance(recipe: Recipe) -> dict[str, Any]:

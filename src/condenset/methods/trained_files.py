@@ -36,9 +36,11 @@ def describe_inputs(data: ImageData, run: RunContext) -> dict[str, Any]:
 
 def training_metadata(data: ImageData, protocol: Protocol, run: RunContext) -> dict[str, Any]:
     """Return everything that decides the weights of a network trained on the data, as JSON values."""
+    shape = {"channels": data.channels, "size": data.size, "num_classes": data.num_classes}
     return {
         **{key: value for key, value in dataclasses.asdict(protocol).items() if key != "num_networks"},
         "network": networks.canonical_spec(protocol.network, size=data.size),
+        **networks.describe_user_network(protocol.network, **shape),
         **describe_inputs(data, run),
         **({"zca": True} if data.whitening is not None else {}),
     }

@@ -2,7 +2,13 @@
 
 from condenset.networks import alexnet, alexnet_small, convnet, lenet, mlp, resnet, vgg
 from condenset.networks.base import Network
-from condenset.networks.building import build, display_name, seed_global_rng, uses_batch_norm
+from condenset.networks.building import (
+    build,
+    describe_user_network,
+    display_name,
+    seed_global_rng,
+    uses_batch_norm,
+)
 from condenset.networks.convnet_search_space import search_space
 from condenset.networks.embedding import to_embedding
 from condenset.networks.parameters import (
@@ -41,6 +47,7 @@ __all__ = [
     "canonical_spec",
     "check_network",
     "describe_networks",
+    "describe_user_network",
     "display_name",
     "fixed_tensors",
     "flatten_parameters",

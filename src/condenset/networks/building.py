@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
+import re
 from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
 
 from condenset.errors import UserError, check, wrap_errors
+from condenset.io.files import json_hash
 from condenset.networks.parameters import allocate, contains_batch_norm, initialize
 from condenset.networks.registry import find_architecture
 from condenset.networks.spec import Architecture
 
+ADDRESS = re.compile(r" at 0x[0-9a-f]+", re.IGNORECASE)  # in the text of an object
 PROBE_SIZES = (32, 64, 256, 1024, 4096)  # image sizes to build a network for, to look for batch norm in it
 
 
@@ -36,6 +40,21 @@ def build(spec: str, *, channels: int, size: int, num_classes: int, seed: int = 
     num = sum(parameter.numel() for parameter in network.parameters())
     uniform_P = torch.rand(num, generator=torch.Generator("cpu").manual_seed(seed), device="cpu")
     return initialize(allocate(network, device), uniform_P.to(device))
+
+
+def describe_user_network(spec: str, *, channels: int, size: int, num_classes: int) -> dict[str, str]:
+    """Return `network_digest` for a network of a user, whose code can change while its name stays the same; else {}.
+
+    The digest covers the printed modules, and the names, types and shapes of parameters and buffers. It leaves out
+    their values, which may be random, and code that changes none of these, such as `forward`.
+    """
+    if find_architecture(spec)[0].default_init:
+        return {}
+    with torch.device("meta"):
+        network = build(spec, channels=channels, size=size, num_classes=num_classes)
+    named = itertools.chain(network.named_parameters(), network.named_buffers())
+    tensors = [[name, str(tensor.dtype), list(tensor.shape), tensor.requires_grad] for name, tensor in named]
+    return {"network_digest": json_hash([ADDRESS.sub("", repr(network)), tensors])}
 
 
 def _check_built_network(network: object, channels: int, size: int, num_classes: int) -> None:

@@ -15,6 +15,7 @@ from condenset.data.image_data import ImageData
 from condenset.errors import UserError, option
 from condenset.io.metadata import read_json
 from condenset.methods import METHODS, Method, Recipe, method_of
+from condenset.methods.common import describe_user_network
 from condenset.methods.sharding import CondenseJob, condense_jobs, job_key, remove_shards
 from condenset.methods.zca import whiten
 from condenset.runs.context import RunContext
@@ -166,7 +167,8 @@ def load_stored_set(path: Path, recipe: Recipe, data: ImageData, run: RunContext
 
 def _set_settings(recipe: Recipe, data: ImageData, run: RunContext) -> dict[str, Any]:
     """Return the settings, except the seed, that decide a set."""
-    return {"fingerprint": data.fingerprint, "precision": run.compute.precision, **recipe.identity()}
+    fields = {"fingerprint": data.fingerprint, "precision": run.compute.precision}
+    return {**fields, **recipe.identity(), **describe_user_network(recipe, data)}
 
 
 def _num_shared(entry: Method, data: ImageData, recipes: Sequence[Recipe], run: RunContext) -> int:

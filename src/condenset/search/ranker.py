@@ -66,7 +66,16 @@ class Ranker:
         self.accuracies: dict[str, dict[int, dict[str, float]]] = {name: {} for name in specs}  # by number of network
         self.seconds = dict.fromkeys(specs, 0.0)
         self.reasons: dict[str, str] = {}  # why architectures could not be trained
+        self.identities = {name: self._identify(spec) for name, spec in specs.items()}
         self._read_events()
+
+    def _identify(self, spec: str) -> dict[str, str]:
+        """Return the fields of events that identify an architecture."""
+        channels, size = self.train_source.images.shape[1:3]
+        shape = {"channels": channels, "size": size, "num_classes": self.train_source.num_classes}
+        with contextlib.suppress(UserError):  # it is reported when the network is trained
+            return {"spec": spec, **networks.describe_user_network(spec, **shape)}
+        return {"spec": spec}
 
     def _read_events(self) -> None:
         """Restore the results of an earlier run with the same settings; ignore invalid events."""
@@ -74,15 +83,15 @@ class Ranker:
             name, number, accuracies = event.get("name"), event["net"], event.get("accuracies")
             if not isinstance(name, str) or not isinstance(accuracies, dict) or number >= self.protocol.num_networks:
                 continue
-            same_spec = name in self.specs and event.get("spec") == self.specs[name]  # a mapping can reuse a name
+            is_same = name in self.specs and self.identities[name].items() <= event.items()  # a name can be reused
             complete = accuracies.keys() == self.eval_sources.keys() and all(map(is_fraction, accuracies.values()))
-            if same_spec and complete and number not in self.accuracies[name]:
+            if is_same and complete and number not in self.accuracies[name]:
                 self.accuracies[name][number] = accuracies
                 self.seconds[name] += event["seconds"]
         for event in self.run.read_events("failed"):
             name, reason = str(event.get("name")), str(event.get("reason"))
-            same_spec = name in self.specs and event.get("spec") == self.specs[name]
-            if event.get("settings") == self.settings and same_spec:
+            is_same = name in self.specs and self.identities[name].items() <= event.items()
+            if event.get("settings") == self.settings and is_same:
                 self.reasons[name] = reason
 
     @functools.cached_property
@@ -214,7 +223,7 @@ class Ranker:
     def _record(self, name: str, number: int, accuracies: dict[str, float], seconds: float) -> None:
         self.accuracies[name][number] = accuracies
         self.seconds[name] += seconds
-        fields = {"name": name, "spec": self.specs[name], "settings": self.settings}
+        fields = {"name": name, **self.identities[name], "settings": self.settings}
         self.run.log_event("network", net=number, accuracies=accuracies, seconds=round(seconds, 3), **fields)
         self.run.progress.update(self.num_done)
 
@@ -226,7 +235,7 @@ class Ranker:
         self.reasons[name] = format_error(error)
         self.seconds[name] += seconds
         if isinstance(error, UserError) and not self.is_user_network(name):
-            fields = {"name": name, "spec": self.specs[name], "settings": self.settings}
+            fields = {"name": name, **self.identities[name], "settings": self.settings}
             self.run.log_event("failed", reason=self.reasons[name], **fields)
         self.run.progress.update(self.num_done)
 

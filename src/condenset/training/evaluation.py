@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from condenset import augment
+from condenset import augment, networks
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData, hash_tensors
 from condenset.engine import ComputeDevice
@@ -52,6 +52,9 @@ class Evaluation:
             self.compute = dataclasses.replace(run.compute, dtype=torch.float32)
             self.protocol = dataclasses.replace(protocol, momentum=0.0, weight_decay=0.0, augment="none", cutmix=0.0)
         fields = {key: value for key, value in dataclasses.asdict(protocol).items() if key != "num_networks"}
+        channels, size = train_set.images.shape[1:3]
+        shape = {"channels": channels, "size": size, "num_classes": train_set.num_classes}
+        fields |= networks.describe_user_network(protocol.network, **shape)
         self.settings = evaluation_hash(train_set, {"": test_set}, fields, run.seed, self.compute)
         self.train_source, self.test_source, self.test_labels = train_set, test_set, test_set.labels
         events = {
