@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import condenset as cs
-from condenset.io.finished_sets import CHECKOUT, find_finished_set, find_set_files
+from condenset.io.finished_set_files import CHECKOUT, find_finished_set, find_set_files
 
 SETS = sorted(path.stem for path in (CHECKOUT / "results" / "sets").glob("*.safetensors"))
 BUILD = "from setuptools.build_meta import build_wheel; build_wheel('wheels')"
@@ -50,7 +50,7 @@ def test_files_take_precedence_over_names(tmp_path: Path) -> None:
 
 def test_without_the_package_the_error_has_the_install_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert find_set_files(tmp_path) == {}
-    for module in ("data.finished_sets", "io.finished_sets"):
+    for module in ("data.finished_sets", "io.finished_set_files"):
         monkeypatch.setattr(f"condenset.{module}.find_set_files", dict)
     with pytest.raises(cs.UserError, match=r"pip install \./packages/condenset-sets"):
         cs.load_condensed("mnist-dm-1")

@@ -45,7 +45,7 @@ def complete_dataset(incomplete: str) -> list[str]:
 
 def complete_set(incomplete: str) -> list[str]:
     """Complete the name of a finished set. If there is none, the shell completes paths."""
-    from condenset.io.finished_sets import find_set_files  # slow to import
+    from condenset.io.finished_set_files import find_set_files  # slow to import
 
     return [name for name in sorted(find_set_files()) if name.startswith(incomplete)]
 

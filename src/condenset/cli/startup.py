@@ -13,7 +13,7 @@ from condenset.cli.console import print_line
 from condenset.errors import check_choice
 from condenset.io.dataset_names import can_be_name, missing_dataset_error, normalize_name
 from condenset.io.files import open_file
-from condenset.io.finished_sets import find_finished_set
+from condenset.io.finished_set_files import find_finished_set
 from condenset.io.metadata import check_no_run
 from condenset.io.user_directories import expand_user
 

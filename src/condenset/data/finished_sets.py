@@ -6,7 +6,7 @@ import os
 
 from condenset.data.condensed_set import CondensedSet
 from condenset.errors import UserError, check_choice, check_type
-from condenset.io.finished_sets import find_set_files
+from condenset.io.finished_set_files import find_set_files
 
 INSTALL = "install them in the source directory of condenset with: pip install ./packages/condenset-sets"
 

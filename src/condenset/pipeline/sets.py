@@ -12,7 +12,7 @@ from condenset.data.condensed_set import CondensedSet
 from condenset.data.ipc import format_ipc
 from condenset.errors import UserError, format_command, format_names, is_number, warn_user
 from condenset.io.bytesize import format_bytes
-from condenset.io.finished_sets import find_finished_set
+from condenset.io.finished_set_files import find_finished_set
 from condenset.io.metadata import holds_config
 from condenset.pipeline.config import read_plan
 from condenset.pipeline.results import read_record_file
