@@ -25,7 +25,7 @@ class Messages:
     def __init__(self) -> None:
         self.files: list[Files] = []
 
-    def __call__(self, share: float, files: Files) -> bool:
+    def __call__(self, fraction: float, files: Files) -> bool:
         self.files.append(files)
         return False
 

@@ -67,12 +67,12 @@ class DirectoryMonitor(TaskMonitor):
 
     Args:
         directory: The directory.
-        at_share: The share of a task at which the function is called.
+        at_fraction: The fraction of a task at which the function is called.
         action: The function.
     """
 
-    def __init__(self, directory: Path, at_share: float = 2.0, action: Callable[[], None] = lambda: None) -> None:
-        self.directory, self.at_share, self.action = directory, at_share, action
+    def __init__(self, directory: Path, at_fraction: float = 2.0, action: Callable[[], None] = lambda: None) -> None:
+        self.directory, self.at_fraction, self.action = directory, at_fraction, action
         self.failures: list[str] = []
         self.nodes: list[str] = []
         self.is_stopped = False
@@ -86,9 +86,9 @@ class DirectoryMonitor(TaskMonitor):
     def write_files(self, index: int, files: Files) -> None:
         write_files(self.directory / str(index), files)
 
-    def update(self, shares: Mapping[int, float]) -> None:
-        if max(shares.values(), default=0.0) >= self.at_share:
-            self.at_share = 2.0
+    def update(self, fractions: Mapping[int, float]) -> None:
+        if max(fractions.values(), default=0.0) >= self.at_fraction:
+            self.at_fraction = 2.0
             self.action()
 
     def record_start(self, index: int, node: str) -> None:

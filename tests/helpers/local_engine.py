@@ -24,9 +24,9 @@ class LocalEngine(Engine):
             yield index, result
 
     def _run_task(self, index: int, task: Task, monitor: TaskMonitor) -> Any:
-        def send(share: float, files: Files) -> bool:
+        def send(fraction: float, files: Files) -> bool:
             monitor.write_files(index, files)
-            monitor.update({index: share})
+            monitor.update({index: fraction})
             return monitor.stop_requested()
 
         monitor.record_start(index, "this machine")

@@ -28,10 +28,10 @@ def test_shares_loaded_from_checkpoints_are_no_progress(
     class PolledEngine(LocalEngine):
         def run(self, tasks: Sequence[Task], monitor: TaskMonitor) -> Iterator[tuple[int, Any]]:
             nonlocal now
-            polls: list[dict[int, float]] = [{}, *(dict.fromkeys((0, 1), share) for share in (0.0, 0.8, 0.82))]
-            for seconds, shares in zip((0, 1, 48, 8), polls, strict=True):
+            polls: list[dict[int, float]] = [{}, *(dict.fromkeys((0, 1), fraction) for fraction in (0.0, 0.8, 0.82))]
+            for seconds, fractions in zip((0, 1, 48, 8), polls, strict=True):
                 now += seconds
-                monitor.update(shares)
+                monitor.update(fractions)
                 shown.append(bar.remaining_seconds)
             yield from ((index, None) for index in range(len(tasks)))
 

@@ -13,12 +13,12 @@ class AttemptReport:
 
     Attributes:
         node: The address of its node.
-        share: The share of the task that is done.
+        fraction: The fraction of the task that is done.
         files: The files that it has changed since the driver took the last report.
     """
 
     node: str
-    share: float = 0.0
+    fraction: float = 0.0
     files: dict[str, bytes | None] = field(default_factory=dict)
 
 
@@ -39,12 +39,12 @@ class TaskCollector:
         if attempt not in self.ended:
             self.reports[attempt] = AttemptReport(node)
 
-    def update(self, attempt: int, share: float, files: Mapping[str, bytes | None]) -> bool:
+    def update(self, attempt: int, fraction: float, files: Mapping[str, bytes | None]) -> bool:
         """Store progress and changed files of an attempt, and return whether it must stop."""
         if attempt not in self.reports:
             return True
         report = self.reports[attempt]
-        report.share = share
+        report.fraction = fraction
         report.files.update(files)
         return attempt in self.stopped
 

@@ -182,7 +182,7 @@ class _Schedule:
                 self.monitor.record_start(attempt.index, report.node)
             if report.files:
                 self.monitor.write_files(attempt.index, report.files)
-        self.monitor.update({attempt.index: report.share for attempt, report in present.items()})
+        self.monitor.update({attempt.index: report.fraction for attempt, report in present.items()})
 
     def _get(self, reference: Any, attempt: _Attempt) -> tuple[bool, Any]:
         """Return whether a task is done, and its result. A failed task waits for its next attempt."""

@@ -38,8 +38,8 @@ def run_task(
     get_value(collector.start.remote(attempt, ray.util.get_node_ip_address()))
     check_versions(versions)
 
-    def send(share: float, changed: Files) -> bool:
-        stop: bool = get_value(collector.update.remote(attempt, share, changed))
+    def send(fraction: float, changed: Files) -> bool:
+        stop: bool = get_value(collector.update.remote(attempt, fraction, changed))
         return stop
 
     return TaskSession(files, send).run(function, arguments)

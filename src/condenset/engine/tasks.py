@@ -67,8 +67,8 @@ class TaskMonitor:
     def write_files(self, index: int, files: Files) -> None:
         """Store the files that a task has changed."""
 
-    def update(self, shares: Mapping[int, float]) -> None:
-        """Show the progress of tasks, as shares from 0 to 1 by index."""
+    def update(self, fractions: Mapping[int, float]) -> None:
+        """Show the progress of tasks, as fractions from 0 to 1 by index."""
 
     def record_start(self, index: int, node: str) -> None:
         """Record that a worker started the task."""
@@ -82,27 +82,27 @@ class TaskSession:
 
     Args:
         files: The files of an earlier attempt.
-        send: Report the share that is done and the changed files; return whether to stop.
+        send: Report the fraction that is done and the changed files; return whether to stop.
 
     Attributes:
         directory: The temporary directory of the task.
     """
 
     def __init__(self, files: Mapping[str, bytes], send: Callable[[float, Files], bool]) -> None:
-        self._send, self._share, self._last_report = send, 0.0, 0.0
+        self._send, self._fraction, self._last_report = send, 0.0, 0.0
         self._stack = contextlib.ExitStack()
         self.directory = self._stack.enter_context(temporary_directory("condenset-task"))
         write_files(self.directory, files)
         self._sent = self._stat_files()
 
-    def report(self, share: float, *, force: bool = False) -> bool:
+    def report(self, fraction: float, *, force: bool = False) -> bool:
         """Report progress, at most twice a second, and return whether to stop.
 
         Args:
-            share: The share of the task that is done.
+            fraction: The fraction of the task that is done.
             force: Report now, and send all changed files.
         """
-        self._share = share
+        self._fraction = fraction
         if not force and time.monotonic() - self._last_report < REPORT_SECONDS:
             return False
         present = self._stat_files()
@@ -113,7 +113,7 @@ class TaskSession:
             for name in sorted(changed):
                 files[name] = (self.directory / name).read_bytes() if name in present else None
             self._sent = present
-        stop = self._send(share, files)
+        stop = self._send(fraction, files)
         self._last_report = time.monotonic()
         return stop
 
@@ -134,8 +134,8 @@ class TaskSession:
             except KeyboardInterrupt:  # it was asked to stop, and has saved its state
                 result = TaskStopped()
             else:
-                self._share = 1.0
-            self.report(self._share, force=True)
+                self._fraction = 1.0
+            self.report(self._fraction, force=True)
             return result
 
 

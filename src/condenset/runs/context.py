@@ -121,13 +121,13 @@ class RunContext:
         if self.identity is not None:
             self.identity.verify()
 
-    def check_stop(self, share: float) -> None:
-        """Report that a further share of the current step is done, and stop if the user asked to.
+    def check_stop(self, fraction: float) -> None:
+        """Report that a further fraction of the current step is done, and stop if the user asked to.
 
         Steps call it between their parts. It has no effect while a step is captured, or outside of `run_loop`.
         """
         if self.on_step_part is not None:
-            self.on_step_part(share)
+            self.on_step_part(fraction)
 
     def log_event(self, kind: str, **values: Any) -> None:
         """Append an event of the current job to events.jsonl."""

@@ -90,7 +90,11 @@ class _LoopMonitor:
         self._first, self._step_seconds = first, 0.0  # of the last step
         self._last_report, self._note = time.monotonic(), ""
         self._max_steps = 1  # before the next sync
-        self._step, self._step_share, self._can_stop = first, 0.0, False  # the current step, and the share that is done
+        self._step, self._step_fraction, self._can_stop = (
+            first,
+            0.0,
+            False,
+        )  # the current step, and how much is done
 
     @property
     def seconds(self) -> float:
@@ -107,7 +111,7 @@ class _LoopMonitor:
         if is_slow and self.run.checkpoint_path:
             previous = {name: tensor.clone() for name, tensor in self.state.items()}
         seconds, began = self.seconds, time.monotonic()
-        self._step, self._step_share, self._can_stop = number, 0.0, is_slow or is_first
+        self._step, self._step_fraction, self._can_stop = number, 0.0, is_slow or is_first
         self.run.on_step_part = self._on_step_part
         try:
             step(number)
@@ -119,12 +123,12 @@ class _LoopMonitor:
             self.run.on_step_part = None
         self._step_seconds = time.monotonic() - began
 
-    def _on_step_part(self, share: float) -> None:
-        """Report that a further share of the current step is done, and stop if the user asked to."""
-        self._step_share = min(self._step_share + share, 1.0)  # warm-up steps repeat their parts
+    def _on_step_part(self, fraction: float) -> None:
+        """Report that a further fraction of the current step is done, and stop if the user asked to."""
+        self._step_fraction = min(self._step_fraction + fraction, 1.0)  # warm-up steps repeat their parts
         if time.monotonic() - self._last_report >= SYNC_SECONDS:
             self._last_report = time.monotonic()
-            self.run.progress.update(self._step + self._step_share, self._note)
+            self.run.progress.update(self._step + self._step_fraction, self._note)
         if self._can_stop and self.run.stop.requested:
             raise Interrupted
 

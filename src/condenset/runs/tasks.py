@@ -109,21 +109,21 @@ class _SessionProgress(NullProgress):
     """Send the progress of a task to the run, and pass a stop request on to the task."""
 
     def __init__(self, run: RunContext, session: TaskSession) -> None:
-        self.run, self.session, self.total, self.share = run, session, 0, 0.0
+        self.run, self.session, self.total, self.fraction = run, session, 0, 0.0
 
     def start(self, description: str, total: int | None, done: int = 0, *, unit: str = "") -> None:
         self.total = total or 0
         self.update(done)
 
     def update(self, done: float, note: str = "") -> None:
-        self.share = min(done / self.total, 1.0) if self.total else 0.0
+        self.fraction = min(done / self.total, 1.0) if self.total else 0.0
         self._report()
 
     def send_files(self) -> None:
         self._report(force=True)
 
     def _report(self, *, force: bool = False) -> None:
-        if self.session.report(self.share, force=force):
+        if self.session.report(self.fraction, force=force):
             self.run.stop.requested = signal.SIGINT
 
 
@@ -132,8 +132,8 @@ class _RunMonitor(TaskMonitor):
 
     def __init__(self, run: RunContext, tasks: Sequence[Task], directory: Path, total: float, done: float) -> None:
         self.run, self.tasks, self.directory, self.total, self.done = run, tasks, directory, total, done
-        self.shares = [0.0] * len(tasks)
-        # Tasks of an interrupted run, whose first share contains the steps of their checkpoint
+        self.fractions = [0.0] * len(tasks)
+        # Tasks of an interrupted run, whose first fraction contains the steps of their checkpoint
         self.resumed = {index for index, task in enumerate(tasks) if (directory / task.key).exists()}
         self.nodes: dict[int, str] = {}
         self.num_done = 0
@@ -153,29 +153,29 @@ class _RunMonitor(TaskMonitor):
                     checkpoint.keep_previous(directory / name)
         write_files(directory, files)
 
-    def update(self, shares: Mapping[int, float]) -> None:
-        for index, share in shares.items():
-            self._set_share(index, share)
+    def update(self, fractions: Mapping[int, float]) -> None:
+        for index, fraction in fractions.items():
+            self._set_fraction(index, fraction)
         self.show()
 
     def finish(self, index: int) -> None:
         """Count a finished task."""
-        self._set_share(index, 1.0)
+        self._set_fraction(index, 1.0)
         self.num_done += 1
         self.run.log_event("task", name=self.tasks[index].name, state="finished", node=self.nodes.get(index, ""))
         self.show()
 
-    def _set_share(self, index: int, share: float) -> None:
-        self.shares[index] = share
-        if share and index in self.resumed:
+    def _set_fraction(self, index: int, fraction: float) -> None:
+        self.fractions[index] = fraction
+        if fraction and index in self.resumed:
             self.resumed.remove(index)
             self.run.progress.restart_rate()
 
     def show(self) -> None:
         """Show the progress of all tasks, weighted by their work."""
         weights = [task.weight for task in self.tasks]
-        share = sum(share * weight for share, weight in zip(self.shares, weights, strict=True)) / sum(weights)
-        done = self.done + share * (self.total - self.done)
+        work = sum(fraction * weight for fraction, weight in zip(self.fractions, weights, strict=True))
+        done = self.done + work / sum(weights) * (self.total - self.done)
         self.run.progress.update(done, f"{self.num_done} of {len(self.tasks)} tasks")
 
     def record_start(self, index: int, node: str) -> None:
