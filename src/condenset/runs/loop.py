@@ -90,11 +90,8 @@ class _LoopMonitor:
         self._first, self._step_seconds = first, 0.0  # of the last step
         self._last_report, self._note = time.monotonic(), ""
         self._max_steps = 1  # before the next sync
-        self._step, self._step_fraction, self._can_stop = (
-            first,
-            0.0,
-            False,
-        )  # the current step, and how much is done
+        self._step, self._step_fraction = first, 0.0  # the current step, and how much of it is done
+        self._can_stop = False
 
     @property
     def seconds(self) -> float:
