@@ -167,6 +167,8 @@ def test_evaluate_notices_copies_and_parts_of_the_training_images(
         with pytest.warns(UserWarning, match="the test images contain images that the set was made from"):
             cs.evaluate(condensed, images, **options)
     cs.evaluate(from_train, val, **options)
+    with pytest.warns(UserWarning, match=r"may contain images that the set was made from: its accuracy may be"):
+        cs.evaluate(from_train, cs.train_val_split(held_out.train, 0.5, seed=1)[1], **options)
     from_split = cs.condense(cs.train_val_split(copy)[0], "random", ipc=1, verbose=False)
     with pytest.warns(UserWarning, match="the test images contain images that the set was made from"):
         cs.evaluate(from_split, cs.load("copy", test_share=0.2, verbose=False).test, **options)  # not of all images

@@ -203,12 +203,23 @@ def test_splits_are_validated_on_a_part_of_the_training_images(train_val: TrainV
 def test_sets_that_contain_validation_images() -> None:
     splits = cs.Splits(train=tiny_data([12, 12]), test=tiny_data([2, 2]))
     condensed = cs.condense(splits.train, "random", ipc=1, device="cpu")
-    with pytest.warns(UserWarning, match=r"include the validation images.*use cs\.train_val_split"):
+    with pytest.warns(UserWarning, match=r"the validation images contain images.*use cs\.train_val_split"):
         cs.rank(["mlp(width=4)"], condensed, splits, epochs=0, device="cpu")
-    with pytest.warns(UserWarning, match=r"include the validation images.*use cs\.train_val_split"):
+    with pytest.warns(UserWarning, match=r"the validation images contain images.*use cs\.train_val_split"):
         cs.rank(["mlp(width=4)"], condensed, cs.train_val_split(splits.train)[1], epochs=0, device="cpu")
-    with pytest.raises(cs.UserError, match="validation images must not be training images"):
+    with pytest.raises(cs.UserError, match="must not be training images, but they contain training images"):
         cs.rank(["mlp(width=4)"], tiny_data([12, 12]), splits, device="cpu")  # equal images in another object
+
+
+def test_parts_with_another_seed_may_contain_validation_images() -> None:
+    splits = cs.Splits(train=tiny_data([12, 12]), test=tiny_data([2, 2]))
+    train, _ = cs.train_val_split(splits.train)
+    condensed = cs.condense(train, "random", ipc=1, device="cpu")
+    cs.rank(["mlp(width=4)"], condensed, splits, epochs=0, device="cpu")  # no warning: the other part
+    with pytest.warns(UserWarning, match=r"the validation images may contain images.*use cs\.train_val_split"):
+        cs.rank(["mlp(width=4)"], condensed, splits, epochs=0, device="cpu", seed=1)
+    with pytest.raises(cs.UserError, match=r"may contain training images: .* one call of cs\.train_val_split"):
+        cs.rank(["mlp(width=4)"], train, splits, epochs=0, device="cpu", seed=1)
 
 
 def test_networks_next_to_one_that_diverges_are_trained_once(

@@ -52,6 +52,7 @@ class ImageData(Dataset[tuple[Tensor, Tensor]]):
         allow_hflip: Allow horizontal flips. False for text and digits.
         stored_fingerprint: The fingerprint, if it was computed before.
         parent_fingerprint: The fingerprint of the images that `train_val_split` divided. Empty: none were divided.
+        split_fingerprint: A hash of how `train_val_split` divided them, the same for both parts.
         class_stream_ids: The id of each class's random stream; empty for 0..K-1. Two datasets in which a class has the
             same id use the same random numbers for it.
         file: The .npy file that the images are mapped from, or the images that these were selected from. Empty: the
@@ -86,6 +87,7 @@ class ImageData(Dataset[tuple[Tensor, Tensor]]):
     allow_hflip: bool = True
     stored_fingerprint: str = ""
     parent_fingerprint: str = ""
+    split_fingerprint: str = ""
     class_stream_ids: tuple[int, ...] = ()
     file: str = ""
     whole: WholeDataset | None = None

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from condenset.data.condensed_set import CondensedSet
-from condenset.data.image_data import ImageData, check_image_data
+from condenset.data.image_data import ImageData, check_image_data, hash_tensors
 from condenset.engine import rng
 from condenset.engine.defaults import torch_defaults
 from condenset.errors import UserError, check, check_int, is_number
@@ -50,22 +50,29 @@ def train_val_split(data: ImageData, val_share: float = 0.1, *, seed: int = 0) -
         val_indices.append((data.labels == label).nonzero()[:, 0][selected])
     is_val = torch.zeros(len(data), dtype=torch.bool)
     is_val[torch.cat(val_indices)] = True
-    train, val = (_select_images(data, indices) for indices in ((~is_val).nonzero()[:, 0], is_val.nonzero()[:, 0]))
+    split_fingerprint = hash_tensors(data.fingerprint, is_val)
+    train, val = (_select_images(data, is_part.nonzero()[:, 0], split_fingerprint) for is_part in (~is_val, is_val))
     return train, val
 
 
-def has_common_images(train_set: CondensedSet | ImageData, test: ImageData) -> bool:
-    """Return whether fingerprints show that test images are training images, or those that a set was made from.
+def describe_overlap(train_set: CondensedSet | ImageData, test: ImageData) -> str:
+    """Find out by fingerprints whether test images are training images, or those that a set was made from.
 
-    They do if the images are the same, or if `train_val_split` divided one side and the other is a part.
+    Returns:
+        "contain" if the images are the same, or if `train_val_split` divided one side and the other is a part; "may
+        contain" for two parts that are not known to be from the same call of `train_val_split`; else "".
     """
     if isinstance(train_set, CondensedSet):
-        fingerprint = train_set.provenance.get("fingerprint")
-        parent = train_set.provenance.get("parent_fingerprint")
+        names = ("fingerprint", "parent_fingerprint", "split_fingerprint")
+        fingerprint, parent, split = (train_set.provenance.get(name, "") for name in names)
     else:
         fingerprint, parent = train_set.fingerprint, train_set.parent_fingerprint
+        split = train_set.split_fingerprint
     is_same_or_part = bool(fingerprint) and fingerprint in (test.fingerprint, test.parent_fingerprint)
-    return is_same_or_part or parent == test.fingerprint
+    if is_same_or_part or parent == test.fingerprint:
+        return "contain"
+    is_other_split = bool(parent) and parent == test.parent_fingerprint and split != test.split_fingerprint
+    return "may contain" if is_other_split else ""
 
 
 def is_subset_source(source: str) -> bool:
@@ -73,7 +80,7 @@ def is_subset_source(source: str) -> bool:
     return re.search(r"\d+ of its \d+ images$", source) is not None
 
 
-def _select_images(data: ImageData, indices: Tensor) -> ImageData:
+def _select_images(data: ImageData, indices: Tensor, split_fingerprint: str) -> ImageData:
     source = f"{data.source}; {len(indices)} of its {len(data)} images".removeprefix("; ")
     return dataclasses.replace(
         data,
@@ -82,4 +89,5 @@ def _select_images(data: ImageData, indices: Tensor) -> ImageData:
         source=source,
         stored_fingerprint="",
         parent_fingerprint=data.fingerprint,
+        split_fingerprint=split_fingerprint,
     )

@@ -208,6 +208,7 @@ def _make_provenance(data: ImageData, recipe: Recipe, run: RunContext, seconds: 
         **({"origin": dict(data.origin)} if data.origin else {}),
         "fingerprint": data.fingerprint,
         **({"parent_fingerprint": data.parent_fingerprint} if data.parent_fingerprint else {}),
+        **({"split_fingerprint": data.split_fingerprint} if data.split_fingerprint else {}),
         "allow_hflip": data.allow_hflip,
         "version": __version__,
         "seconds": round(seconds, 3),

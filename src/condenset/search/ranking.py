@@ -15,7 +15,7 @@ import torch
 from condenset import augment, networks
 from condenset.data.condensed_set import CondensedSet, check_train_set
 from condenset.data.image_data import ImageData, Splits
-from condenset.data.split import has_common_images, train_val_split
+from condenset.data.split import describe_overlap, train_val_split
 from condenset.engine import ComputeDevice
 from condenset.engine.defaults import torch_defaults
 from condenset.engine.options import EngineOptions
@@ -221,11 +221,15 @@ def _row(ranker: Ranker, name: str) -> RankedArchitecture:
 
 def _check_disjoint(train_set: CondensedSet | ImageData, val_set: ImageData) -> None:
     """Check that the validation images are not among the training images: an error for images, a warning for a set."""
-    if not has_common_images(train_set, val_set):
+    overlap = describe_overlap(train_set, val_set)
+    if not overlap:
         return
     if isinstance(train_set, ImageData):
-        raise UserError("validation images must not be training images: cs.train_val_split returns separate parts")
+        raise UserError(
+            f"validation images must not be training images, but they {overlap} training images: give both parts of "
+            "one call of cs.train_val_split"
+        )
     warn_user(
-        "the set was condensed from images that include the validation images, which may favour networks that "
+        f"the validation images {overlap} images that the set was condensed from, which may favour networks that "
         "memorise them: use cs.train_val_split(data.train), condense the first part, and give the second as data"
     )
