@@ -9,6 +9,7 @@ import pytest
 
 import condenset as cs
 from condenset.data.class_selection import select_classes
+from condenset.training.class_matching import align_classes
 from helpers.reference_dm import tiny_data
 
 SPEC = "convnet(width=8, depth=2)"
@@ -25,6 +26,16 @@ def test_other_class_names_are_refused_but_numbers_match() -> None:
     for names in (("1", "2"), ("1", "x")):  # by position, class "1" would be tested as class "0"
         with pytest.raises(cs.UserError, match="but it lacks '0' and adds"):
             cs.evaluate(dataclasses.replace(data, class_names=names), numbered)
+
+
+def test_arrays_with_other_class_names_are_matched_by_position_with_a_warning() -> None:
+    data = tiny_data([4, 4])
+    numbered = cs.from_arrays(data.images, data.labels)
+    named = cs.from_arrays(data.images, ["zero" if label == 0 else "one" for label in data.labels])
+    assert named.class_names == ("one", "zero")  # position 0 is class 1
+    with pytest.warns(UserWarning, match=r"names .* differ: .* matched by position; give cs.from_arrays the same"):
+        align_classes(numbered, named)
+    assert align_classes(numbered, cs.from_arrays(data.images, data.labels)).class_names == ("0", "1")
 
 
 @pytest.mark.parametrize("names", [("a", "b", "c"), ("0", "1", "2")])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from condenset.data.class_selection import select_classes
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
+from condenset.data.reading.arrays import DEFAULT_NAME
 from condenset.errors import UserError, format_names, option, warn_user
 
 MAX_NAMES = 3  # class names that a message lists
@@ -14,8 +15,8 @@ def align_classes(train_set: CondensedSet | ImageData, test_set: ImageData) -> I
     """Return the test images with the labels of the training set.
 
     Classes are matched by name. Test images of classes that a replay memory does not have yet are left out. If one
-    side has the numbers 0..K-1 in place of names, classes are matched by position, with a warning if the sets come
-    from different datasets.
+    side has the numbers 0..K-1 in place of names, classes are matched by position, with a warning unless both
+    sides name the same dataset.
 
     Raises:
         UserError: If the image shapes or the classes do not match.
@@ -36,6 +37,11 @@ def align_classes(train_set: CondensedSet | ImageData, test_set: ImageData) -> I
         warn_user(
             f"the set was made from {dataset!r}, not from {test_set.name!r}, and their class names differ: the classes "
             "are matched by position"
+        )
+    elif dataset == DEFAULT_NAME:
+        warn_user(
+            "the class names of the set and of the test images differ: the classes are matched by position; give "
+            "cs.from_arrays the same class_names for both"
         )
     return test_set
 

@@ -20,6 +20,7 @@ from condenset.engine.defaults import torch_defaults
 from condenset.errors import UserError, check, warn_user
 
 LAYOUT_RULE = "images must be (N, H, W), (N, H, W, C) or (N, C, H, W) with 1 or 3 channels"
+DEFAULT_NAME = "arrays"  # of the datasets of all arrays
 BLOCK_IMAGES = 1024  # images that are converted at a time
 
 
@@ -34,7 +35,7 @@ def from_arrays(
     class_names: Sequence[str] | None = None,
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
-    name: str = "arrays",
+    name: str = DEFAULT_NAME,
     allow_hflip: bool = True,
 ) -> ImageData:
     """Make ImageData from NumPy arrays or tensors. uint8 pixels in the layout (N, C, H, W) are shared, not copied.
