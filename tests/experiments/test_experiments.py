@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from statistics import pstdev
@@ -20,6 +21,7 @@ from condenset.runs.context import RunContext
 from condenset.runs.loop import Interrupted
 from helpers.experiment_runs import PartRecorder, make_run, run_tiny, skip_scoring
 from helpers.interruption import StopAtLoop
+from helpers.reference_dm import tiny_data
 
 pytestmark = pytest.mark.usefixtures("fast_tiny")
 
@@ -219,11 +221,25 @@ def test_record_of_several_sets_has_all_accuracies(
 def test_scales_decide_sets_epochs_and_image_steps(splits: Splits, tmp_path: Path) -> None:
     small, paper = (make_context(splits, make_run(tmp_path), scale) for scale in ("small", "paper"))
     assert [len(experiment.for_each_set(lambda suffix: suffix)) for experiment in (small, paper)] == [1, 5]
-    assert (small.protocol(whole=True).epochs, paper.protocol(whole=True).epochs) == (100, 200)
     assert (small.protocol().epochs, paper.protocol().epochs) == (300, 1000)
     for experiment, image_steps in ((small, (1000, 1000, 2500)), (paper, (1000, 10_000, 50_000))):
         recipes = [experiment.recipe("dc", ipc) for ipc in (1, 10, 50)]
         assert tuple(recipe.image_steps for recipe in recipes) == image_steps  # type: ignore[attr-defined]
+
+
+def test_a_small_whole_dataset_trains_like_a_set(tmp_path: Path) -> None:
+    """As in a run: from 1,280 images on, a whole dataset has fewer epochs."""
+    small, large = (Splits(tiny_data([count] * 2), tiny_data([2, 2])) for count in (639, 640))
+    for scale, epochs in (("small", (300, 100)), ("paper", (1000, 200))):
+        contexts = [make_context(splits, make_run(tmp_path), scale) for splits in (small, large)]
+        assert tuple(context.protocol(whole=True).epochs for context in contexts) == epochs
+        assert [context.protocol(whole=True, epochs=20).epochs for context in contexts] == [20, 20]
+    context = make_context(small, make_run(tmp_path), "small")
+    for request, epochs in (({"epochs": 7}, 7), ({"epochs": 7, "whole_epochs": 9}, 9)):
+        fields = {"protocol_fields": {"epochs": request["epochs"]}, "whole_epochs": request.get("whole_epochs")}
+        requested = dataclasses.replace(context, request=dataclasses.replace(context.request, **fields))
+        assert requested.protocol(whole=True).epochs == epochs
+        assert requested.protocol(whole=True, epochs=20).epochs == (9 if "whole_epochs" in request else 20)
 
 
 @pytest.mark.parametrize(("name", "method"), [("batchnorm", "dm"), ("nas", "random")])

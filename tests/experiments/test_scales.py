@@ -45,7 +45,7 @@ EXPECTED = {
 def make_recorded_context(name: str, directory: Path, scale: str, **request_fields: Any) -> ExperimentContext:
     """Return the context of an experiment on enough images for its scale."""
     size = 32 if name in ("architectures", "nas") else 8
-    counts = {"sizes": [1250] * 2, "continual": [20] * 10}.get(name, [60] * 3)
+    counts = {"sota": [430] * 3, "sizes": [1250] * 2, "continual": [20] * 10}.get(name, [60] * 3)
     return make_context(name, directory, scale, size=size, counts=counts, num_sets=0, **request_fields)
 
 

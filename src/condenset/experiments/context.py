@@ -27,7 +27,7 @@ from condenset.pipeline.plan import WHOLE
 from condenset.pipeline.request import RunRequest
 from condenset.pipeline.results import SCORE_FIELDS, Record, condense_cost
 from condenset.runs.context import RunContext
-from condenset.training.protocol import Protocol
+from condenset.training.protocol import Protocol, is_large
 from condenset.training.scoring import score_set
 
 T = TypeVar("T")
@@ -102,13 +102,15 @@ class ExperimentContext:
         Sets are scored on the network that the request gives for `dm` or for all methods.
 
         Args:
-            whole: Return the protocol of the whole dataset.
+            whole: Return the protocol of the whole dataset. A small dataset trains like a set.
             fields: Fields of the protocol that the experiment decides.
         """
         network = self.request.fields_for("dm").get("network")
         requested = self.request.whole_protocol_fields if whole else self.request.protocol_fields
-        chosen = {**({"network": network} if network else {}), **fields, **requested}
-        return scaled_protocol(self.scale, self.splits.train, chosen, whole=whole)
+        is_large_whole = whole and is_large(len(self.splits.train))
+        defaults = self.request.protocol_fields if whole and not is_large_whole else {}  # its epochs are those of sets
+        chosen = {**({"network": network} if network else {}), **defaults, **fields, **requested}
+        return scaled_protocol(self.scale, self.splits.train, chosen, whole=is_large_whole)
 
     @contextlib.contextmanager
     def part(self, name: str) -> Iterator[RunContext]:

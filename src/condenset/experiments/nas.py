@@ -100,7 +100,7 @@ def _early_stopping_protocol(proxy_protocol: Protocol, num_images: int) -> Proto
 
 def _whole_protocol(context: ExperimentContext, proxy_protocol: Protocol) -> Protocol:
     """Return how the best architectures are trained on the whole dataset."""
-    fields: dict[str, Any] = context.for_scale(tiny={}, small={"epochs": 20}, paper={"epochs": 100})
+    fields: dict[str, Any] = context.for_scale(tiny={"epochs": 3}, small={"epochs": 20}, paper={"epochs": 100})
     num_networks = proxy_protocol.num_networks
     return context.protocol(whole=True, batch_size=BATCH_SIZE, num_networks=num_networks, **fields)
 

@@ -23,7 +23,7 @@ PROTOCOL_FIELDS: dict[str, dict[str, Any]] = {
     "small": {"num_networks": 3, "epochs": 300},
     "paper": {},
 }
-WHOLE_PROTOCOL_FIELDS: dict[str, dict[str, Any]] = {  # on the whole dataset; they override those above
+WHOLE_PROTOCOL_FIELDS: dict[str, dict[str, Any]] = {  # on a large whole dataset; they override those above
     "tiny": {"epochs": 3},
     "small": {"epochs": 100},
     "paper": {},
@@ -48,7 +48,7 @@ def scaled_recipe(
 
 
 def scaled_protocol(scale: str, data: ImageData, fields: Mapping[str, Any], *, whole: bool = False) -> Protocol:
-    """Return the evaluation protocol at a scale; `fields` override the scale."""
+    """Return the evaluation protocol at a scale, or that of a large whole dataset; `fields` override the scale."""
     scaled = {**PROTOCOL_FIELDS[scale], **(WHOLE_PROTOCOL_FIELDS[scale] if whole else {})}
     protocol = make_protocol(name=data.name, size=data.size, whole=whole, **{**scaled, **fields})
     return remove_unused_flip(protocol, allow_hflip=data.allow_hflip)
