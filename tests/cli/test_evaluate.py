@@ -185,9 +185,9 @@ def test_all_sets_are_checked_before_the_first_is_scored(condenset: CommandRunne
 
 def test_evaluate_rejects_a_dataset_that_does_not_match(condenset: CommandRunner, toy: Path, tmp_path: Path) -> None:
     condenset("condense", toy, "--ipc", 1, "--method", "random", "--out", "a")
-    other = write_npz(tmp_path / "other.npz", (4, 4))
+    other = write_npz(tmp_path / "other.npz", (4, 4, 4, 4))
     error_line = condenset("evaluate", "a", "--dataset", other, *QUICK).error_line
-    assert "2 classes of the test set, but it adds 'class 2'" in error_line
+    assert "4 classes of the test set, but it lacks 'class 3'" in error_line
     large = write_npz(tmp_path / "large.npz", size=16)
     assert "image shape of the test set" in condenset("evaluate", "a", "--dataset", large, *QUICK).error_line
     assert "digitz" in condenset("evaluate", "a", "--dataset", "digitz", *QUICK).error_line

@@ -182,7 +182,7 @@ def test_invalid_arguments(train_val: TrainVal) -> None:
     with pytest.raises(cs.UserError, match="learned_steps must be false"):
         cs.rank([GOOD], train, val, learned_steps=True, **FAST)
     with pytest.raises(cs.UserError, match="classes"):
-        cs.rank([GOOD], train, tiny_data([4, 4]))
+        cs.rank([GOOD], train, tiny_data([4] * 4))
     with pytest.raises(cs.UserError, match="validation images must not be training images"):
         cs.rank([GOOD], train, cs.Splits(train=train, test=val))
 

@@ -47,3 +47,20 @@ def test_classes_in_another_order_are_matched_by_name(names: tuple[str, ...]) ->
     assert scores[0] == scores[1]
     rankings = [cs.rank([SPEC], data, images, epochs=5, device="cpu") for images in (test_set, reversed_set)]
     assert rankings[0].rows[0].accuracy == rankings[1].rows[0].accuracy
+
+
+def test_classes_without_test_images_are_left_out_with_a_warning() -> None:
+    data = dataclasses.replace(tiny_data([6, 6, 6]), class_names=("a", "b", "c"))
+    kept = data.labels != 1
+    part = dataclasses.replace(data, images=data.images[kept], labels=data.labels[kept])  # three classes, one empty
+    named = cs.from_arrays(part.images, [data.class_names[label] for label in part.labels])
+    assert named.class_names == ("a", "c")
+    for test_set in (part, named):
+        with pytest.warns(UserWarning, match="^1 of 3 classes have no test images and are left out: 'b'$") as warned:
+            scores = cs.evaluate(data, test_set, **ONE_NETWORK)
+        assert len(warned) == 1
+        first, missing, last = scores.per_class_accuracy
+        assert missing is None and first is not None and last is not None
+        assert scores.balanced_accuracy == pytest.approx((first + last) / 2)
+    with pytest.raises(cs.UserError, match="lacks 'b'"):
+        cs.evaluate(named, data, **ONE_NETWORK)

@@ -12,7 +12,7 @@ MAX_NAMES = 3  # class names that a message lists
 
 
 def align_classes(train_set: CondensedSet | ImageData, test_set: ImageData) -> ImageData:
-    """Return the test images with the labels of the training set.
+    """Return the test images with the labels of the training set, with a warning if classes have no test images.
 
     Classes are matched by name. Test images of classes that a replay memory does not have yet are left out. If one
     side has the numbers 0..K-1 in place of names, classes are matched by position, with a warning unless both
@@ -22,11 +22,26 @@ def align_classes(train_set: CondensedSet | ImageData, test_set: ImageData) -> I
         UserError: If the image shapes or the classes do not match.
     """
     _check_shapes(train_set, test_set)
+    aligned = _match_classes(train_set, test_set)
+    warn_about_empty_classes(aligned)
+    return aligned
+
+
+def warn_about_empty_classes(test_set: ImageData) -> None:
+    """Warn if classes have no test images."""
+    missing = [name for name, count in zip(test_set.class_names, test_set.class_counts, strict=True) if not count]
+    if missing:
+        share = f"{len(missing)} of {test_set.num_classes} classes"
+        warn_user(f"{share} have no test images and are left out: {format_names(missing, 10)}")
+
+
+def _match_classes(train_set: CondensedSet | ImageData, test_set: ImageData) -> ImageData:
+    """Return the test images with the labels of the training set. See `align_classes`."""
     if train_set.class_names == test_set.class_names:
         return test_set
     provenance = train_set.provenance if isinstance(train_set, CondensedSet) else {}
     train_names, test_names = set(train_set.class_names), set(test_set.class_names)
-    if train_names == test_names or ("memory" in provenance and train_names < test_names):
+    if test_names <= train_names or ("memory" in provenance and train_names < test_names):
         return select_classes(test_set, train_set.class_names)
     numbers = tuple(map(str, range(test_set.num_classes)))  # the class names of data without names
     is_numbered = numbers in (train_set.class_names, test_set.class_names)

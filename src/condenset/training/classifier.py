@@ -14,7 +14,8 @@ from condenset.data.image_data import ImageData, check_image_data
 from condenset.data.reading.arrays import as_pixels
 from condenset.data.transform import normalize
 from condenset.engine.defaults import torch_defaults
-from condenset.errors import UserError, check, check_type, format_names, warn_user
+from condenset.errors import UserError, check, check_type
+from condenset.training.class_matching import warn_about_empty_classes
 from condenset.training.model import max_test_batch
 
 
@@ -95,8 +96,5 @@ def select_test_images(test_set: ImageData | None, class_names: Sequence[str]) -
     check_image_data("test_set", test_set, "test")
     assert test_set is not None
     selected = select_classes(test_set, class_names)
-    missing = [name for name, count in zip(class_names, selected.class_counts, strict=True) if not count]
-    if missing:
-        share = f"{len(missing)} of {len(class_names)} classes"
-        warn_user(f"{share} have no test images and are left out: {format_names(missing, 10)}")
+    warn_about_empty_classes(selected)
     return selected

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from condenset.data import check_dataset, from_folder, load
+from condenset.data import check_dataset, from_folder, import_dataset, load
 from condenset.data.folders.image_decoding import FORMATS
 from condenset.data.folders.layouts import EXTENSIONS
 from helpers.data_files import ExpectUserError, make_classes, save_image
@@ -166,8 +166,18 @@ def test_class_may_be_named_train(tmp_path: Path) -> None:
 def test_classes_must_match(tmp_path: Path, user_error: ExpectUserError) -> None:
     make_classes(tmp_path / "train", "ab")
     make_classes(tmp_path / "test", "abc")
-    with user_error("only test has 'c'"):
+    with user_error("adds 'c': rename it, or add it to the training split"):
         load(tmp_path)
+
+
+def test_test_images_need_not_have_all_classes(tmp_path: Path) -> None:
+    make_classes(tmp_path / "pets" / "train", "abc", count=2)
+    make_classes(tmp_path / "pets" / "test", "ac", count=1)
+    splits = load(tmp_path / "pets")
+    assert splits.test.class_names == splits.train.class_names == ("a", "b", "c")
+    assert splits.test.class_counts == (1, 0, 1) and splits.test.labels.tolist() == [0, 2]
+    import_dataset(tmp_path / "pets", "imported", data_dir=tmp_path, verbose=False)
+    assert load("imported", data_dir=tmp_path).test.class_counts == (1, 0, 1)
 
 
 def test_empty_folders_are_rejected(tmp_path: Path, user_error: ExpectUserError) -> None:

@@ -117,8 +117,10 @@ def test_class_names_and_named_labels(user_error: ExpectUserError) -> None:
     assert from_arrays(x, ["dog", "cat", "dog"]).labels.tolist() == [1, 0, 1]
     assert from_arrays(x, ["dog", "cat", "dog"], class_names=np.array(["dog", "cat"])).labels.tolist() == [0, 1, 0]
     assert from_arrays(x, torch.tensor([[0], [1], [0]], dtype=torch.int32)).class_names == ("0", "1")
-    with user_error("empty class: no image of 'c'"):
-        from_arrays(x, [0, 1, 0], class_names=["a", "b", "c"])
+    for labels in ([0, 1, 0], ["a", "b", "a"]):  # test images need not have all classes
+        assert from_arrays(x, labels, class_names=["a", "b", "c"]).class_counts == (2, 1, 0)
+    with user_error("must be at least one image"):
+        from_arrays(pixels(0, 4, 4), [], class_names=["a", "b"])
     with user_error("labels must be in 0..1, but got 2"):
         from_arrays(x, [0, 1, 2], class_names=["a", "b"])
     with user_error("class names must differ, but got 'a'"):

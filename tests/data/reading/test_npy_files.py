@@ -115,9 +115,11 @@ def test_other_invalid_npz_files(tmp_path: Path, user_error: ExpectUserError) ->
     np.savez(path, x_train=x, y_train=[0, 1, 0, 1], x_test=x, y_test=[0, 1, 2, 1])
     with user_error("labels must be among the 2 class names, but got '2'"):
         load(path)
-    np.savez(path, x_train=x, y_train=[0, 1, 0, 1], x_test=x, y_test=[0, 0, 0, 0])
-    with user_error("empty class: no image of '1'"):
+    np.savez(path, x_train=x, y_train=[0, 0, 0, 0], class_names=["a", "b"], x_test=x, y_test=[0, 1, 0, 1])
+    with user_error("the train split has an empty class: no image of 'b'"):
         load(path)
+    np.savez(path, x_train=x, y_train=[0, 1, 0, 1], x_test=x, y_test=[1, 1, 1, 1])
+    assert load(path).test.class_counts == (0, 4)
     np.savez(path, x_train=x, y_train=[0, 1, 0, 1], x_test=pixels(4, 5, 5), y_test=[0, 1, 0, 1])
     with user_error("the same shape, but got 1x4x4 and 1x5x5"):
         load(path)

@@ -40,7 +40,7 @@ def test_test_images_must_be_one_split_with_the_same_classes(tmp_path: Path, use
     make_classes(tmp_path / "other", "abc", count=1)
     with user_error("must be one split, but", "has several: name one of them"):
         load(tmp_path / "mine", test=tmp_path / "both")
-    with user_error("both splits must have the same classes, but only test has 'c'"):
+    with user_error("the test split must have classes of the training split, but adds 'c'"):
         load(tmp_path / "mine", test=tmp_path / "other")
     assert load(tmp_path / "mine", test=tmp_path / "both" / "test").test.class_counts == (1, 1)
 
@@ -104,7 +104,7 @@ def test_test_classes_get_the_order_of_the_training_classes(tmp_path: Path, user
     assert splits.test.class_names == ("dog", "cat")
     assert (splits.test.images == from_folder(tmp_path / "test").images[[1, 0]]).all()
     make_classes(tmp_path / "other", ["Cat", "dog"], count=1, size=(4, 4), mode="L")
-    with user_error("both splits must have the same classes, but only test has 'Cat': rename it"):
+    with user_error("the test split must have classes of the training split, but adds 'Cat': rename it"):
         load(tmp_path / "train.npz", test=tmp_path / "other")
 
 

@@ -114,7 +114,8 @@ def from_dataset(
     labels, names = _number_labels(all_labels, class_names, _find_class_names(splits[0], columns))
     pixels = _match_shapes([pixels for pixels, _ in contents])
     count = len(pixels[0])
-    check_labels(labels[:count], names, "the train split" if len(splits) > 1 else "the dataset")
+    if isinstance(dataset, Mapping):
+        check_labels(labels[:count], names, "the train split")
     images = torch.from_numpy(pixels[0])
     train = make_image_data(images, labels[:count], names, mean, std, name=name, source=name, allow_hflip=allow_hflip)
     if not isinstance(dataset, Mapping):

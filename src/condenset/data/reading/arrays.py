@@ -14,7 +14,7 @@ from PIL import Image
 from condenset.data.folders.image_decoding import fit_image, make_target_shape
 from condenset.data.image_data import ImageData, check_class_names, check_dense
 from condenset.data.reading.class_names import sort_names
-from condenset.data.reading.lazy import Labels, Pixels, check_labels, make_image_data
+from condenset.data.reading.lazy import Labels, Pixels, make_image_data
 from condenset.data.reading.options import LoadOptions
 from condenset.engine.defaults import torch_defaults
 from condenset.errors import UserError, check, warn_user
@@ -47,8 +47,8 @@ def from_arrays(
         fit: How images that are not square become square: "crop" cuts the central square, "pad" adds borders. None:
             "crop" if `size` is given, else such images are refused.
         background: Colour of the borders: a colour name or #rrggbb.
-        class_names: One name per class; numbers in `labels` are then positions in it. By default the values in
-            `labels`, sorted; names that are numbers sort as numbers.
+        class_names: One name per class; numbers in `labels` are then positions in it. Classes of test images need no
+            images. By default the values in `labels`, sorted; names that are numbers sort as numbers.
         mean: Mean of the pixels per channel, for normalisation; measured if None.
         std: Standard deviation per channel; measured if None.
         name: Name of the dataset.
@@ -58,7 +58,7 @@ def from_arrays(
         The images in the given order.
 
     Raises:
-        UserError: The arrays have a wrong shape or wrong values, or a class has no images.
+        UserError: The arrays have a wrong shape or wrong values.
 
     Example:
         >>> import numpy as np
@@ -170,10 +170,10 @@ def as_labels(labels: Any, class_names: Sequence[str] | None, count: int) -> tup
     array = to_integers(array)
     if array.dtype == np.bool_:
         array = array.astype(str) if class_names is None else array.astype(np.int64)
+    check(count > 0, "there must be at least one image", count)
     if array.dtype.kind in "USO":
         return _from_names(array.tolist(), class_names)
     check(array.dtype.kind in "iu", "labels must be whole numbers or names", str(array.dtype))
-    check(count > 0, "there must be at least one image", count)
     return _from_integers(array, class_names)
 
 
@@ -194,9 +194,7 @@ def _from_integers(array: NDArray[Any], class_names: Sequence[str] | None) -> tu
     names, low, high = tuple(map(str, class_names)), int(values[0]), int(values[-1])
     if low < 0 or high >= len(names):
         raise UserError(f"labels must be in 0..{len(names) - 1}, but got {low if low < 0 else high}")
-    indices = array.astype(np.int64)
-    check_labels(indices, names, "the dataset")
-    return indices, names
+    return array.astype(np.int64), names
 
 
 def _from_names(values: list[Any], class_names: Sequence[str] | None) -> tuple[Labels, tuple[str, ...]]:
@@ -205,9 +203,7 @@ def _from_names(values: list[Any], class_names: Sequence[str] | None) -> tuple[L
     label_of = {name: label for label, name in enumerate(names)}
     unknown = next((text for text in texts if text not in label_of), None)
     check(unknown is None, f"labels must be among the {len(names)} class names", unknown)
-    labels = np.array([label_of[text] for text in texts], np.int64)
-    check_labels(labels, names, "the dataset")
-    return labels, names
+    return np.array([label_of[text] for text in texts], np.int64), names
 
 
 def to_text(value: Any) -> str:

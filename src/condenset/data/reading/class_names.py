@@ -20,22 +20,20 @@ def sort_names(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def match_classes(split: LazySplit, names: tuple[str, ...], class_names: tuple[str, ...], owner: str) -> LazySplit:
-    """Return a split whose classes are `names` with its classes in the order of `class_names`.
+    """Return a test split whose classes are `names` with the labels of `class_names`, which contain them.
 
     Args:
-        split: The split, usually the test split.
+        split: The test split.
         names: Its class names.
         class_names: The class names of the training split.
         owner: What the splits belong to, for messages.
     """
     if names == class_names:
         return split
-    mismatch = sorted({*class_names} ^ {*names})
-    if mismatch:
-        split_name = "train" if mismatch[0] in class_names else "test"
-        rule, name = f"{owner}: both splits must have the same classes", mismatch[0]
+    if mismatch := sorted({*names} - {*class_names}):
+        rule, name = f"{owner}: the test split must have classes of the training split", mismatch[0]
         code = "" if name.isascii() else f" ({name!a})"  # two Unicode forms of a name look the same
-        raise UserError(f"{rule}, but only {split_name} has {name!r}{code}: rename it, or add it to the other split")
+        raise UserError(f"{rule}, but adds {name!r}{code}: rename it, or add it to the training split")
     labels = np.array([class_names.index(name) for name in names])[split.labels]
     order = np.argsort(labels, kind="stable")
     return split.select(order, labels[order])

@@ -76,8 +76,8 @@ class LazyDataset:
         used_options: The fields of `LoadOptions`, besides `size`, that it was read with.
 
     Raises:
-        UserError: There is only one class, a label is out of range, a class has no images, or the splits differ in
-            image shape.
+        UserError: There is only one class, a label is out of range, a class has no training images, or the splits
+            differ in image shape.
     """
 
     train: LazySplit
@@ -98,7 +98,7 @@ class LazyDataset:
         check_labels(self.train.labels, self.class_names, f"{self.source}: the train split")
         if self.test is None:
             return
-        check_labels(self.test.labels, self.class_names, f"{self.source}: the test split")
+        check_labels(self.test.labels, self.class_names, f"{self.source}: the test split", allow_empty=True)
         if self.train.shape[1:] != self.test.shape[1:]:
             shapes = (f"{c}x{h}x{w}" for c, h, w in (self.train.shape[1:], self.test.shape[1:]))
             rule = "train and test images must have the same shape"
@@ -154,13 +154,14 @@ def check_num_classes(class_names: Sequence[str], owner: str) -> None:
         raise UserError(f"{owner} has one class, {class_names[0]!r}: there is nothing to classify; add another class")
 
 
-def check_labels(labels: Labels, class_names: Sequence[str], owner: str) -> None:
+def check_labels(labels: Labels, class_names: Sequence[str], owner: str, *, allow_empty: bool = False) -> None:
     """Check that labels are class indices and that every class has an image.
 
     Args:
         labels: (N,).
         class_names: K names.
         owner: What the labels belong to, for error messages.
+        allow_empty: Accept classes without images.
     """
     num_classes = len(class_names)
     if len(labels) == 0:
@@ -169,7 +170,7 @@ def check_labels(labels: Labels, class_names: Sequence[str], owner: str) -> None
     if low < 0 or high >= num_classes:
         raise UserError(f"{owner}: labels must be in 0..{num_classes - 1}, but got {low if low < 0 else high}")
     empty = np.flatnonzero(np.bincount(labels, minlength=num_classes) == 0)
-    if len(empty):
+    if len(empty) and not allow_empty:
         more = f" and {len(empty) - 1} more" if len(empty) > 1 else ""
         raise UserError(f"{owner} has an empty class: no image of {class_names[empty[0]]!r}{more}")
 
