@@ -10,6 +10,7 @@ import pytest
 from sklearn.base import clone
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
+from sklearn.preprocessing import MinMaxScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import condenset as cs
@@ -75,6 +76,18 @@ def test_other_numbers_of_features_are_padded() -> None:
     X_small, _ = Condenser("random", ipc=1).fit_resample(X, np.arange(8) % 2)
     assert (X_small.shape, X_small.dtype) == ((2, 7), np.float32)
     assert np.abs(X_small[0] - X[::2]).max(1).min() <= np.ptp(X) / 255
+
+
+def test_features_that_become_constant_give_a_warning() -> None:
+    generator = np.random.default_rng(0)
+    X = generator.random((20, 4)) * [1000, 1, 0.1, 0]  # the last feature is constant in X
+    y = np.arange(20) % 2
+    with pytest.warns(UserWarning, match="^2 of 4 features become constant, .* with MinMaxScaler$") as warned:
+        X_small, _ = Condenser("random", ipc=5).fit_resample(X, y)
+    assert len(warned) == 1
+    assert (np.ptp(X_small, 0) == 0).tolist() == [False, True, True, True]
+    X_small, _ = Condenser("random", ipc=5).fit_resample(MinMaxScaler().fit_transform(X), y)  # no warning
+    assert (np.ptp(X_small, 0) == 0).tolist() == [False, False, False, True]
 
 
 def test_data_frames_stay_data_frames() -> None:

@@ -15,7 +15,7 @@ from sklearn.utils.validation import validate_data
 
 from condenset.data.image_data import ImageData
 from condenset.data.reading.arrays import from_arrays
-from condenset.errors import UserError, check, is_int
+from condenset.errors import UserError, check, is_int, warn_user
 from condenset.pipeline.api import condense
 
 MAX_SEED = 2**31 - 1
@@ -25,7 +25,9 @@ class Condenser(BaseEstimator):  # type: ignore[misc]
     """Replace a training set by a few synthetic samples per class.
 
     Use it like a sampler of imbalanced-learn, alone or in an `imblearn.pipeline.Pipeline`. Values are stored in 256
-    steps between the smallest and the largest value of X, and integers in 0..255 exactly.
+    steps between the smallest and the largest value of X, and integers in 0..255 exactly. Features of different ranges
+    lose their small differences, with a warning if one becomes constant: scale them first, for example with
+    `sklearn.preprocessing.MinMaxScaler`.
 
     Args:
         method: Name of a method, see `condenset.METHODS`.
@@ -103,7 +105,10 @@ class Condenser(BaseEstimator):  # type: ignore[misc]
         shape = _image_shape(values.shape[1:], self.image_shape)
         scale = _Scale(values)
         names = list(map(str, range(len(self.classes_))))
-        data = _make_data(scale.to_pixels(values), labels, shape, names, allow_hflip=self.allow_hflip)
+        pixels = scale.to_pixels(values)
+        if values.ndim == 2:
+            _warn_about_lost_features(values, pixels)
+        data = _make_data(pixels, labels, shape, names, allow_hflip=self.allow_hflip)
         seed = self.random_state
         if not is_int(seed):
             seed = int(check_random_state(seed).randint(MAX_SEED))
@@ -158,6 +163,16 @@ class _Scale:
             values = values.round().clip(self.low, self.low + self.range)
         result: NDArray[Any] = values.astype(self.dtype)
         return result
+
+
+def _warn_about_lost_features(values: NDArray[Any], pixels: NDArray[np.uint8]) -> None:
+    """Warn if features of a flat X differ, but less than a step of the pixels."""
+    num_lost = int(np.count_nonzero((np.ptp(pixels, 0) == 0) & (values != values[0]).any(0)))
+    if num_lost:
+        warn_user(
+            f"{num_lost} of {values.shape[1]} features become constant, because X is stored in 256 steps between its "
+            "smallest and its largest value: scale the features first, for example with MinMaxScaler"
+        )
 
 
 def _image_shape(sample_shape: tuple[int, ...], image_shape: Sequence[int] | None) -> tuple[int, ...]:
