@@ -65,6 +65,15 @@ def test_images_keep_their_shape(shape: tuple[int, ...]) -> None:
     np.testing.assert_array_equal(flat, X_small.reshape(4, -1))
 
 
+def test_flat_colour_images_are_channels_first_unless_image_shape_is_given() -> None:
+    X = np.zeros((4, 8, 8, 3), np.uint8)
+    X[..., 0] = 255
+    for image_shape, means in (((8, 8, 3), [1, 0, 0]), (None, [1 / 3] * 3)):
+        condenser = Condenser("random", ipc=1, image_shape=image_shape)
+        condenser.fit_resample(X.reshape(4, -1), [0, 1, 0, 1])
+        np.testing.assert_allclose(condenser.condensed_.images.mean((0, 2, 3)), means, atol=0.02)
+
+
 def test_learned_bools_are_rounded() -> None:
     X = np.random.default_rng(0).random((20, 16)) < 0.3
     X_small, _ = Condenser("dm", ipc=2, options=QUICK, device="cpu").fit_resample(X, np.arange(20) % 2)

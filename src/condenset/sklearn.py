@@ -32,9 +32,10 @@ class Condenser(BaseEstimator):  # type: ignore[misc]
     Args:
         method: Name of a method, see `condenset.METHODS`.
         ipc: Samples per class. A class with fewer samples keeps them all.
-        image_shape: Shape of a sample of a flat X: (H, W), (C, H, W) or (H, W, C). None: a square grey or colour
-            image, if the number of features allows it. Other numbers are padded with constant features, which suits
-            methods and networks that do not use the positions of pixels, such as `random`, `mmd` and `mlp`.
+        image_shape: Shape of a sample of a flat X: (H, W), (C, H, W) or (H, W, C). None: a square grey image, or a
+            square colour image in the order (3, S, S), if the number of features allows it. Give (S, S, 3) for images
+            of that order that were flattened. Other numbers are padded with constant features, which suits methods and
+            networks that do not use the positions of pixels, such as `random`, `mmd` and `mlp`.
         allow_hflip: Augment with horizontal flips. Leave it off for text, digits and features that are not images.
         device: "cpu", "cuda" or "mps". None: the fastest one available.
         options: Fields of the recipe of the method, such as {"iterations": 500}.
