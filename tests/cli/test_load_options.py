@@ -47,6 +47,20 @@ def test_train_and_test_are_paths(photos: Path, tmp_path: Path, condenset: Comma
     assert "--test-share exclude" in condenset("run", photos, "--test", "more", "--test-share", 0.2).error_line
 
 
+def test_tables_name_validation_images(condenset: CommandRunner) -> None:
+    result = condenset("run", "digits", *RANDOM, *TINY, "--val-share", 0.1, "--per-class")
+    assert "1,292 training and 141 validation images" in result.err
+    assert "10% of the training images are held out for validation." in result.err.splitlines()
+    assert "validation %" in result.out and "accuracy %" not in result.out
+    assert "validation images" in result.out and "test images" not in result.out
+    result = condenset("evaluate", "a", *TINY_EVALUATION, "--dataset", "digits")
+    assert "digits (validation)" not in result.out
+    assert "digits (validation)" in condenset("evaluate", "a", *TINY_EVALUATION).out
+    assert condenset("condense", "digits", "--config", "a/recipe.toml", "--out", "b").code == 0
+    assert tomllib.loads(Path("b/recipe.toml").read_text())["val_share"] == 0.1
+    assert "1,292 images" in condenset("plan", "digits", *RANDOM[:4], "--val-share", 0.1, "--no-evaluate").out
+
+
 def test_one_class_is_refused(tmp_path: Path, condenset: CommandRunner) -> None:
     make_classes(tmp_path / "photos", "a", count=2)
     for command in (("run",), ("condense",), ("data", "check"), ("networks", "train-pool", "--out", "p", "--num", 1)):

@@ -41,12 +41,13 @@ def choose_dataset(dataset: str | None, train: str | None, *, required: bool) ->
 
 
 def describe_hold_out(options: LoadOptions) -> str:
-    """Return a line on the images that are held out for the test, or nothing if there are none."""
+    """Return a line on the images that are held out, or nothing if there are none."""
     from condenset.data.reading.hold_out import format_share
 
-    if options.test_share is None:
-        return ""
-    return f"{format_share(options.test_share)} of the images are held out for the test."
+    test, val = options.test_share, options.val_share
+    lines = [] if test is None else [f"{format_share(test)} of the images are held out for the test."]
+    lines += [] if val is None else [f"{format_share(val)} of the training images are held out for validation."]
+    return " ".join(lines)
 
 
 def parse_methods(values: list[str] | None, all_methods: Iterable[str]) -> tuple[str, ...]:

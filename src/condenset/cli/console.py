@@ -115,7 +115,8 @@ def print_records(records: Sequence[Mapping[str, Any]], as_json: bool, *, per_cl
     if as_json:
         print(format_records(records))
         return
-    columns = ["method", "images per class", "accuracy %", "networks", "condense s", "evaluate s"]
+    accuracy = "validation %" if any(map(_is_validation, records)) else "accuracy %"
+    columns = ["method", "images per class", accuracy, "networks", "condense s", "evaluate s"]
     rows = [list(_score_row(record)) for record in records]
     if any(map(is_unbalanced, records)):
         position = columns.index("networks")
@@ -171,16 +172,24 @@ def print_evaluation(records: Sequence[Mapping[str, Any]], as_json: bool, *, per
 def _dataset_columns(records: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
     """Return the columns that name datasets: one, or two if a set is tested on another dataset than its own."""
     tested = [record["dataset"] for record in records]
+    kinds = [" (validation)" if _is_validation(record) else "" for record in records]
     origins = [record.get("made_from") or "-" for record in records]
     if all(first in (second, _dataset_name(second), "-") for first, second in zip(origins, tested, strict=True)):
-        return {"dataset": [Path(path).name for path in tested]}
+        return {"dataset": [Path(path).name + kind for path, kind in zip(tested, kinds, strict=True)]}
     has_same_names = any(
         first != second and _dataset_name(first) == _dataset_name(second)
         for first, second in zip(origins, tested, strict=True)
     )
     if has_same_names:  # the names do not tell them apart
-        return {"made from": origins, "tested on": tested}
-    return {"made from": [Path(path).name for path in origins], "tested on": [Path(path).name for path in tested]}
+        names = (origins, tested)
+    else:
+        names = ([Path(path).name for path in origins], [Path(path).name for path in tested])
+    tested_on = [name + kind for name, kind in zip(names[1], kinds, strict=True)]
+    return {"made from": names[0], "tested on": tested_on}
+
+
+def _is_validation(record: Mapping[str, Any]) -> bool:
+    return record.get("scored_on") == "validation"
 
 
 def _dataset_name(dataset: str) -> str:
@@ -192,8 +201,9 @@ def _print_class_tables(records: Sequence[Mapping[str, Any]], labels: Sequence[s
     groups: dict[tuple[Any, ...], list[int]] = {}
     for number, record in enumerate(records):
         if "per_class_accuracy" in record:
-            groups.setdefault((tuple(record["class_names"]), tuple(record["test_images"])), []).append(number)
-    for (class_names, test_images), numbers in groups.items():
+            kind = "validation images" if _is_validation(record) else "test images"
+            groups.setdefault((kind, tuple(record["class_names"]), tuple(record["test_images"])), []).append(number)
+    for (kind, class_names, test_images), numbers in groups.items():
         accuracies = [records[number]["per_class_accuracy"] for number in numbers]
         rows = [
             (name, str(num), *(_format_percent(values[row]) for values in accuracies))
@@ -202,7 +212,7 @@ def _print_class_tables(records: Sequence[Mapping[str, Any]], labels: Sequence[s
         balanced = (_format_percent(records[number].get("balanced_accuracy")) for number in numbers)
         print_lines(f"\n{title}" if title else "")
         print_table(
-            ("class", "test images", *(f"{labels[number]} %" for number in numbers)),
+            ("class", kind, *(f"{labels[number]} %" for number in numbers)),
             [*rows, ("mean of classes", str(sum(test_images)), *balanced)],
         )
 

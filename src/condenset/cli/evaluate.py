@@ -67,7 +67,7 @@ def evaluate_command(
     precision: Precision = None,
     *,
     engine_fields: OptionValues,
-    load_fields: OptionValues,
+    score_load_fields: OptionValues,
     out: EvaluationOut = None,
     config: Annotated[
         Path | None,
@@ -96,7 +96,7 @@ def evaluate_command(
         config=config,
         dataset=dataset,
         data_dir=data_dir,
-        load_fields=load_fields,
+        load_fields=score_load_fields,
         seed=seed,
     )
     session = functools.partial(_session, per_class=per_class, as_json=as_json)

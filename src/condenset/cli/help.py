@@ -24,8 +24,8 @@ PANELS: Mapping[str, tuple[str, ...]] = {  # the options of large commands, in t
         *("--num", "--nets", "--epochs", "--out", "--dry-run"),
     ),
     "Data": (
-        *("--train", "--test-share", "--data-dir", "--fit", "--background", "--white-level", "--nested", "--skip-bad"),
-        *("--classes", "--images"),
+        *("--train", "--test-share", "--val-share", "--data-dir", "--fit", "--background", "--white-level", "--nested"),
+        *("--skip-bad", "--classes", "--images"),
     ),
     "Method": (
         *("--iterations", "--lr", "--schedule", "--augment", "--init", "--seed", "--set", "--config", "--pool"),

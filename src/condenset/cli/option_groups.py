@@ -12,7 +12,7 @@ import typer
 from condenset.cli import options
 from condenset.cli.completion import ENGINES, FITS, complete_from
 
-LOAD_OPTIONS: dict[str, Any] = {  # by field of LoadOptions
+LOAD_OPTIONS: dict[str, Any] = {  # by field of LoadOptions, for all commands that read a dataset
     "size": Annotated[
         int | None,
         typer.Option(metavar="PIXELS", help="Resize the images of folders and .npz files to PIXELS x PIXELS."),
@@ -53,6 +53,17 @@ LOAD_OPTIONS: dict[str, Any] = {  # by field of LoadOptions
         typer.Option(
             metavar="SHARE",
             help="Share of every class to hold out if there is no test split (default: 0.2 if a test is needed).",
+        ),
+    ],
+}
+VALIDATION_OPTIONS: dict[str, Any] = {  # of commands that score sets; fields of LoadOptions too
+    **LOAD_OPTIONS,
+    "val_share": Annotated[
+        float | None,
+        typer.Option(
+            metavar="SHARE",
+            help="Share of every class of the training images to hold out, and to score on in place of the test images "
+            "(default: 0).",
         ),
     ],
 }
@@ -109,6 +120,7 @@ RUN_OPTIONS: dict[str, Any] = {  # where to compute, and what to write
 }
 GROUPS: dict[str, dict[str, Any]] = {  # by the name of the parameter that a command has for the group
     "load_fields": LOAD_OPTIONS,
+    "score_load_fields": VALIDATION_OPTIONS,
     "engine_fields": ENGINE_OPTIONS,
     "recipe_options": RECIPE_OPTIONS,
     "run_options": RUN_OPTIONS,

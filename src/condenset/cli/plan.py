@@ -46,7 +46,7 @@ def plan_command(
     device: Device = None,
     precision: Precision = None,
     memory_limit: MemoryLimit = None,
-    load_fields: OptionValues,
+    score_load_fields: OptionValues,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
@@ -67,7 +67,7 @@ def plan_command(
     protocol_fields = drop_unset(protocol=protocol, num_networks=num_networks, epochs=epochs)
     scope: dict[str, Any] = {"evaluate": evaluate, "whole": whole, "whole_epochs": whole_epochs}
     request = make_request(recipe_options, DEFAULT_METHODS["run" if evaluate else "condense"], protocol_fields, **scope)
-    data: dict[str, Any] = {"dataset": dataset, "data_dir": data_dir, "load_fields": load_fields}
+    data: dict[str, Any] = {"dataset": dataset, "data_dir": data_dir, "load_fields": score_load_fields}
     compute = {"device": device, "precision": precision, "memory_limit": parse_memory_limit(memory_limit)}
     arguments = drop_unset(**data, **compute, classes=classes, images=images)
     arguments["num_networks_on_random"] = choose_networks_on_random(recipe_options, num_networks)

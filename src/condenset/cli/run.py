@@ -47,7 +47,7 @@ def run_command(
     epochs: Epochs = None,
     whole_epochs: WholeEpochs = None,
     engine_fields: OptionValues,
-    load_fields: OptionValues,
+    score_load_fields: OptionValues,
     run_options: OptionValues,
     report: Report = True,
     per_class: PerClass = False,
@@ -56,7 +56,7 @@ def run_command(
 
     Without --method and --nets, 5 networks score the random images.
     """
-    fields = {"engine_fields": engine_fields, "load_fields": load_fields}
+    fields = {"engine_fields": engine_fields, "load_fields": score_load_fields}
     arguments = _check_arguments(dataset, train, recipe_options, run_options) | fields
     num_on_random = choose_networks_on_random(recipe_options, num_networks) if context.info_name == "run" else None
     if num_on_random is None or "config" not in run_options:
@@ -75,11 +75,11 @@ def condense_command(
     *,
     recipe_options: OptionValues,
     engine_fields: OptionValues,
-    load_fields: OptionValues,
+    score_load_fields: OptionValues,
     run_options: OptionValues,
 ) -> None:
     """Condense a dataset without scoring the set (default method: dm)."""
-    fields = {"engine_fields": engine_fields, "load_fields": load_fields}
+    fields = {"engine_fields": engine_fields, "load_fields": score_load_fields}
     arguments = _check_arguments(dataset, train, recipe_options, run_options) | fields
     request = make_request(recipe_options, _default_methods(context, run_options), evaluate=False)
     _start(context, request, arguments, run_options)

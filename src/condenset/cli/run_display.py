@@ -54,7 +54,10 @@ def run_session(
     from condenset.pipeline.preview import advise_size
 
     assert run.directory is not None
-    notes = [_describe_images(splits, has_test=plan.protocol is not None), describe_hold_out(plan.load_options)]
+    notes = [
+        _describe_images(splits, plan.load_options.scored_on if plan.protocol else ""),
+        describe_hold_out(plan.load_options),
+    ]
     if advise:
         notes.append(advise_size(plan, splits.train))
     announce(_describe_work(plan, dataset or plan.dataset), run, run.directory, notes)
@@ -103,11 +106,11 @@ def _describe_work(plan: Plan, dataset: str) -> str:
     return f"Condensing {name_dataset(Path(dataset).resolve())} to {size} per class with {names}"
 
 
-def _describe_images(splits: Splits, *, has_test: bool) -> str:
-    """Return the number and shape of the images that a run uses."""
+def _describe_images(splits: Splits, scored_on: str) -> str:
+    """Return the number and shape of the images that a run uses. `scored_on` is empty if sets are not scored."""
     from condenset.data.image_data import describe_images
 
-    test = f" and {len(splits.test):,} test" if has_test and splits.test else ""
+    test = f" and {len(splits.test):,} {scored_on}" if scored_on and splits.test else ""
     return f"{len(splits.train):,} training{test} images of {describe_images(splits.train)}"
 
 

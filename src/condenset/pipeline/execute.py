@@ -74,7 +74,7 @@ def _execute_job(
     protocol = plan.protocol_of(job)
     test = splits.require_test() if protocol else None
     scores = score_set(train_set, test, protocol, run, description, network_file) if protocol and test else None
-    return make_record(plan.dataset, train_set, scores, run)
+    return make_record(plan.dataset, train_set, scores, run, scored_on=plan.load_options.scored_on)
 
 
 def _condense_on_engine(plan: Plan, data: ImageData, run: RunContext, directory: Path) -> None:

@@ -55,9 +55,11 @@ def describe_splits(splits: Splits, options: LoadOptions) -> Preview:
     origin = "" if options.test is None else f" ({options.test})"
     if options.test_share is not None:
         origin = f" (a share of {options.test_share:g} of every class, held out)"
+    if options.val_share is not None:
+        origin = f" (a share of {options.val_share:g} of the training images of every class, held out)"
     return {
         "training images": f"{len(train):,}",
-        "test images": "none" if test is None else f"{len(test):,}{origin}",
+        f"{options.scored_on} images": "none" if test is None else f"{len(test):,}{origin}",
         "classes": f"{train.num_classes:,}",
         "image shape": f"{train.channels}x{train.size}x{train.size}",
     }

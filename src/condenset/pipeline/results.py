@@ -44,7 +44,14 @@ class RunResult:
     records: list[Record]
 
 
-def make_record(dataset: str, train_set: CondensedSet | ImageData, scores: Scores | None, run: RunContext) -> Record:
+def make_record(
+    dataset: str,
+    train_set: CondensedSet | ImageData,
+    scores: Scores | None,
+    run: RunContext,
+    *,
+    scored_on: str = "test",
+) -> Record:
     """Return the record of a job.
 
     Args:
@@ -52,6 +59,7 @@ def make_record(dataset: str, train_set: CondensedSet | ImageData, scores: Score
         train_set: The set, or the whole dataset.
         scores: Scores of the set. None: it was only condensed.
         run: The run.
+        scored_on: The kind of images that the scores are from: "test", which records do not state, or "validation".
     """
     whole = {"method": WHOLE, "seconds": 0.0}
     provenance: Mapping[str, Any] = train_set.provenance if isinstance(train_set, CondensedSet) else whole
@@ -62,6 +70,7 @@ def make_record(dataset: str, train_set: CondensedSet | ImageData, scores: Score
         "ipc": recipe.get("ipc"),
         "seed": run.seed,
         "network": scores.protocol["network"] if scores else recipe.get("network"),
+        **({"scored_on": scored_on} if scores and scored_on != "test" else {}),
         **(_score_fields(train_set, scores) if scores else {}),
         **_size_fields(train_set),
         **condense_cost({"peak_memory_bytes": run.compute.peak_memory(), **provenance}),
@@ -213,4 +222,6 @@ def _is_valid_field(name: str, value: object) -> bool:
             return isinstance(value, list) and bool(value) and all(map(is_fraction, value))
         case "together":
             return isinstance(value, list)
+        case "scored_on":
+            return value == "validation"
     return True

@@ -12,7 +12,7 @@ from condenset.data.image_data import Splits
 from condenset.data.reading.duplicates import warn_about_shared_images
 from condenset.data.reading.loading import load_splits
 from condenset.data.reading.opening import absolute_dataset_path, is_known_name
-from condenset.data.reading.options import LoadOptions
+from condenset.data.reading.options import LoadOptions, override_fields
 from condenset.engine.options import EngineOptions
 from condenset.engine.tasks import Engine
 from condenset.errors import UserError
@@ -177,10 +177,9 @@ def _resolve_load_options(base: Plan | None, dataset: str, fields: Mapping[str, 
     Another dataset, or another choice of test images, replaces the choice in the config file.
     """
     from_config = base.load_options.changed_fields() if base else {}
-    test_fields = {"test", "test_share"}
-    if base and (base.dataset != dataset or test_fields & fields.keys()):
-        from_config = {name: value for name, value in from_config.items() if name not in test_fields}
-    return resolve_load_options(from_config | dict(fields))
+    if base and base.dataset != dataset:
+        from_config = {name: value for name, value in from_config.items() if name not in ("test", "test_share")}
+    return resolve_load_options(override_fields(from_config, fields))
 
 
 def _execute(

@@ -66,7 +66,8 @@ def find_scores(condensed: CondensedSet, file: Path) -> str | None:
     key = (provenance.get("method"), provenance.get("recipe", {}).get("ipc"), provenance.get("seed"))
     for record in read_record_file(directory / "results.json"):
         if "accuracy_mean" in record and tuple(record.get(name) for name in ("method", "ipc", "seed")) == key:
-            return f"{format_accuracy(record)} % ({len(record['accuracies'])} × {record.get('network')})"
+            kind = ", validation images" if record.get("scored_on") == "validation" else ""
+            return f"{format_accuracy(record)} % ({len(record['accuracies'])} × {record.get('network')}{kind})"
     return None
 
 

@@ -13,6 +13,7 @@ from condenset.data.ipc import format_ipc
 from condenset.io.files import write_file
 from condenset.methods import METHODS
 from condenset.report.fonts import choose_chart_fonts
+from condenset.training.scores import name_accuracy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -55,7 +56,7 @@ def save_comparison(records: Sequence[Record], dataset: str, path: Path) -> None
     for size, marker in markers.items():
         axes.plot([], [], marker, color="black", label=f"{size} per class")
     set_seconds_axis(axes, [total_seconds(record) for record in set_records], MIN_SECONDS)
-    axes.set_ylabel("test accuracy, %")
+    axes.set_ylabel(f"{name_accuracy(records)}, %")
     set_title(figure, dataset)
     figure.legend(loc="outside lower center", ncols=4)
     _name_methods(axes, by_method)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
@@ -90,6 +90,12 @@ def format_accuracy(record: Mapping[str, Any]) -> str:
     """Format the accuracies of a record as `63.0 ± 0.4`, or as `63.0` for a single network."""
     deviation = f" ± {100 * record['accuracy_std']:.1f}" if len(record["accuracies"]) > 1 else ""
     return f"{100 * record['accuracy_mean']:.1f}{deviation}"
+
+
+def name_accuracy(records: Iterable[Mapping[str, Any]]) -> str:
+    """Return `test accuracy` or `validation accuracy`; `accuracy` if the records are scored on both kinds."""
+    kinds = {record.get("scored_on", "test") for record in records} or {"test"}
+    return "accuracy" if len(kinds) > 1 else f"{kinds.pop()} accuracy"
 
 
 def is_unbalanced(record: Mapping[str, Any]) -> bool:

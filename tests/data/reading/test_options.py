@@ -27,6 +27,9 @@ from helpers.data_files import ExpectUserError
         ({"test_share": 1}, "test_share must be a number between 0 and 1, but got 1"),
         ({"test_share": "0.2"}, "test_share must be a number between 0 and 1, but got '0.2'"),
         ({"test": "x", "test_share": 0.2}, "test= and test_share= exclude each other"),
+        ({"val_share": -0.1}, "val_share must be 0 or a number between 0 and 1, but got -0.1"),
+        ({"val_share": 1}, "val_share must be 0 or a number between 0 and 1, but got 1"),
+        ({"test": "x", "val_share": 0.2}, "test= and val_share= exclude each other"),
         ({"sise": 32}, "did you mean 'size'?"),
     ],
 )

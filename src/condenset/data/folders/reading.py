@@ -126,8 +126,8 @@ def from_folder(
 
 
 def _check_one_split(folder: Path, options: LoadOptions) -> None:
-    if options.test is not None or options.test_share is not None:
-        raise UserError("from_folder reads one split: give test and test_share to cs.load")
+    if (options.test, options.test_share, options.val_share) != (None, None, None):
+        raise UserError("from_folder reads one split: give test, test_share and val_share to cs.load")
     if not folder.is_dir():
         raise UserError(f"no such folder: {folder}")
     train, test = find_split_folders(folder, nested=options.nested)

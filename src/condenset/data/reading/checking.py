@@ -22,7 +22,7 @@ from condenset.data.reading.duplicates import hash_images
 from condenset.data.reading.file_scan import FileScan
 from condenset.data.reading.lazy import LazyDataset, PixelStats, iter_blocks
 from condenset.data.reading.opening import choose_test, open_dataset, registered_name, warn_about_unused
-from condenset.data.reading.options import LoadKeywords, LoadOptions
+from condenset.data.reading.options import LoadKeywords, LoadOptions, check_no_val_share
 from condenset.errors import UserError, format_names
 from condenset.io.progress import limit_progress
 from condenset.io.user_directories import data_directory, expand_user
@@ -114,6 +114,7 @@ def check_dataset(
     Unreadable image files are in the report. Everything else that `load` refuses raises a UserError here too.
     """
     load_options = make_config(LoadOptions, "an option of check", dict(options))
+    check_no_val_share(load_options, "a check")
     registered = registered_name(name_or_path)
     with limit_progress(verbose), warnings.catch_warnings():
         warnings.simplefilter("ignore", UnreadableFilesWarning)  # the report names them

@@ -23,7 +23,8 @@ from condenset.data.reading.opening import (
     open_dataset,
     warn_about_unused,
 )
-from condenset.data.reading.options import LoadKeywords, LoadOptions
+from condenset.data.reading.options import LoadKeywords, LoadOptions, check_no_val_share
+from condenset.data.split import train_val_split
 from condenset.engine.defaults import torch_defaults
 from condenset.errors import UserError, check_type, option
 from condenset.io.progress import limit_progress
@@ -51,7 +52,9 @@ def load(
         verbose: Show progress.
         **options: Fields of `LoadOptions`. `size` is the image size in pixels. `test` is the path of the test images.
             `test_share` is the share of every class to hold out for the test if there is no test split.
-            The others say how image files are read: `fit`, `background`, `white_level`, `nested` and `skip_bad`.
+            `val_share` is the share of every class of the training images to return in place of the test images; both
+            parts are those of `train_val_split`. The others say how image files are read: `fit`, `background`,
+            `white_level`, `nested` and `skip_bad`.
 
     Returns:
         The training and the test images, sorted by class. The test images are None if there is no test split.
@@ -89,7 +92,11 @@ def load_splits(
             options = dataclasses.replace(options, test_share=TEST_SHARE)
         dataset = choose_test(dataset, name, options, directory)
         warn_about_unused(options, dataset, name)
+        if options.val_share is not None:
+            dataset = dataclasses.replace(dataset, test=None)  # the test images are not read
         splits = read_splits(dataset, name)
+        if options.val_share is not None:
+            splits = Splits(*train_val_split(splits.train, options.val_share))
     splits = _record_origin(splits, make_origin(name_or_path, data_dir, options))
     check_test_differs(splits)
     return splits, options
@@ -156,6 +163,7 @@ def import_dataset(
     """
     check_import_name(name)
     load_options = make_config(LoadOptions, "an option of import", dict(options))
+    check_no_val_share(load_options, "an import")
     directory = data_directory(data_dir)
     target = memmap_directory(directory, name)
     if target.exists() and not overwrite:

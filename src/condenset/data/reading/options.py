@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
@@ -43,6 +44,8 @@ class LoadOptions:
         skip_bad: Leave out image files that cannot be read.
         test: Path of the test images, in place of the dataset's test split.
         test_share: Share of each class to hold out for the test if there is no test split.
+        val_share: Share of each class of the training images to hold out and test on, in place of the test images.
+            0 or None: test on the test images.
     """
 
     size: int | None = None
@@ -53,6 +56,7 @@ class LoadOptions:
     skip_bad: bool = False
     test: str | None = None
     test_share: float | None = None
+    val_share: float | None = None
 
     def __post_init__(self) -> None:
         check_image_size(self.size)
@@ -78,6 +82,17 @@ class LoadOptions:
             object.__setattr__(self, "test_share", float(share))
         if self.test is not None and self.test_share is not None:
             raise UserError(f"{option('test')} and {option('test_share')} exclude each other: give one of the two")
+        if self.val_share is not None:
+            share = self.val_share
+            check(is_number(share) and 0 <= share < 1, "val_share must be 0 or a number between 0 and 1", share)
+            object.__setattr__(self, "val_share", float(share) or None)
+        if self.test is not None and self.val_share is not None:
+            raise UserError(f"{option('test')} and {option('val_share')} exclude each other: give one of the two")
+
+    @property
+    def scored_on(self) -> str:
+        """The kind of images that sets are scored on: "test", or "validation" for held-out training images."""
+        return "test" if self.val_share is None else "validation"
 
     def changed_fields(self) -> dict[str, Any]:
         """Return the fields that do not have their default, by name."""
@@ -104,6 +119,25 @@ class LoadKeywords(ImageKeywords, total=False):
 
     test: str | os.PathLike[str] | None
     test_share: float | None
+    val_share: float | None
+
+
+def override_fields(recorded: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return recorded fields of `LoadOptions` with those that the user gives.
+
+    Another choice of test images replaces the recorded one. Validation images are a part of the training images, which
+    depend on `test_share` but not on `test`.
+    """
+    replaced = {"test"} if fields.get("val_share") else set[str]()
+    if {"test", "test_share"} & fields.keys():
+        replaced = {"test", "test_share", "val_share"}
+    return {**{name: value for name, value in recorded.items() if name not in replaced}, **fields}
+
+
+def check_no_val_share(options: LoadOptions, work: str) -> None:
+    """Check that no training images are held out for validation, such as by an import."""
+    if options.val_share is not None:
+        raise UserError(f"{work} does not divide the training images: leave out {option('val_share')}")
 
 
 def check_image_size(size: int | None) -> None:

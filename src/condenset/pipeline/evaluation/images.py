@@ -73,7 +73,7 @@ class TestImageCache:
         return dataclasses.replace(source, dataset=dataset, options=options)
 
     def _load(self, source: EvaluationSource) -> tuple[ImageData | None, str]:
-        if source.every_image:
+        if source.every_image and source.options.val_share is None:
             return load_test_images(source.dataset, source.data_dir, source.options), ""
         splits, _ = load_splits(source.dataset, source.data_dir, source.options)
         return splits.test, splits.train.fingerprint

@@ -12,6 +12,7 @@ from typing import Any
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
 from condenset.data.reading.opening import is_known_name
+from condenset.data.reading.options import override_fields
 from condenset.data.split import is_subset_source
 from condenset.errors import UserError, check, option, warn_user
 from condenset.io.metadata import holds_config
@@ -134,9 +135,7 @@ def _find_source(
     if not os.path.isabs(str(dataset)) and not is_known_name(str(dataset), data_dir):
         raise UserError(f"the provenance of {file} names the dataset {dataset!r}, which is not known here: {other}")
     recorded = origin.options.changed_fields() if origin else {}
-    if {"test", "test_share"} & load_fields.keys():
-        recorded = {name: value for name, value in recorded.items() if name not in ("test", "test_share")}
-    options = resolve_load_options({**recorded, **load_fields})
+    options = resolve_load_options(override_fields(recorded, load_fields))
     return EvaluationSource(dataset=str(dataset), data_dir=data_dir, options=options)
 
 
@@ -145,7 +144,7 @@ def _make_test_source(
 ) -> EvaluationSource:
     """Return the images of `--test` as a dataset. They are read with the recorded options."""
     recorded = origin.options.changed_fields() if origin else {}
-    fields = {**recorded, **load_fields, "test": None, "test_share": None}
+    fields = {**override_fields(recorded, load_fields), "test": None}
     test = absolute_path(load_fields["test"])
     return EvaluationSource(dataset=test, data_dir=data_dir, every_image=True, options=resolve_load_options(fields))
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
+from condenset.data.reading.options import LoadOptions
 from condenset.data.split import describe_overlap
 from condenset.errors import UserError, option, warn_user
 from condenset.pipeline.datasets import is_same_dataset
@@ -64,15 +65,17 @@ def _has_common_images(
     fingerprint: object, origin: EvaluationSource | None, source: EvaluationSource, cache: TestImageCache
 ) -> bool:
     """Return whether the test images are from the images of the origin, and not the part that it holds out."""
-    tested, origin_share = source, origin.options.test_share if origin else None
+    tested, held_out = source, origin.options if origin else LoadOptions()
     if source.options.test is not None:  # all images of this path
         options = dataclasses.replace(source.options, test=None)
         tested = dataclasses.replace(source, dataset=source.options.test, options=options)
-    if tested.options.test_share == origin_share:
-        return False
-    if origin is not None and is_same_dataset(tested.dataset, origin.dataset):
+    is_same = origin is not None and is_same_dataset(tested.dataset, origin.dataset)
+    if tested.options.test_share == held_out.test_share:
+        return False  # `describe_overlap` compares parts of the training images
+    if is_same:
         return True
-    options = dataclasses.replace((origin or tested).options, test=None, test_share=origin_share)
+    test_share, val_share = held_out.test_share, held_out.val_share
+    options = dataclasses.replace((origin or tested).options, test=None, test_share=test_share, val_share=val_share)
     return _train_fingerprint(dataclasses.replace(tested, every_image=False, options=options), cache) == fingerprint
 
 

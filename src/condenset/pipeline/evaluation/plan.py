@@ -65,9 +65,9 @@ def plan_evaluation(request: EvaluationRequest, cache: TestImageCache) -> tuple[
     """
     files = {file.absolute(): file for path in request.paths for file in find_sets(path)}.values()
     data_dir = absolute_path(request.data_dir) if request.data_dir else None
-    source = None
+    source, options = None, resolve_load_options(request.load_fields)
     if request.dataset is not None:
-        dataset, options = absolute_dataset_path(request.dataset, data_dir), resolve_load_options(request.load_fields)
+        dataset = absolute_dataset_path(request.dataset, data_dir)
         source = EvaluationSource(dataset=dataset, data_dir=data_dir, every_image=True, options=options)
     sets = [open_set(file, cache, source, data_dir, request.load_fields) for file in files]
     jobs = [

@@ -187,7 +187,8 @@ def _partial_record(job: EvaluationJob, run: RunContext) -> Record | None:
 
 def _make_record(job: EvaluationJob, condensed: CondensedSet, scores: Scores, run: RunContext) -> Record:
     """Return the record of a job. Its `dataset` is the one with the test images."""
-    record = make_record(job.source.options.test or job.source.dataset, condensed, scores, run)
+    options = job.source.options
+    record = make_record(options.test or job.source.dataset, condensed, scores, run, scored_on=options.scored_on)
     return {"file": job.file, "made_from": job.made_from, **record}
 
 

@@ -233,7 +233,8 @@ def _describe_plan(plan: Plan, sets: list[ReportedSet], directory: Path) -> dict
         **{label: str(provenance[name]) for label, name in PROVENANCE_FIELDS.items() if name in provenance},
         "training images": f"fingerprint {plan.fingerprint}",
     }
-    return settings | ({"test images": f"fingerprint {plan.test_fingerprint}"} if plan.test_fingerprint else {})
+    label = f"{plan.load_options.scored_on} images"
+    return settings | ({label: f"fingerprint {plan.test_fingerprint}"} if plan.test_fingerprint else {})
 
 
 def _describe_environment(record: Mapping[str, Any]) -> dict[str, str]:

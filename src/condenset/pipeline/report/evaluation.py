@@ -41,9 +41,12 @@ def explain_test_images(config: EvaluationConfig) -> str:
 
 def describe_tests(config: EvaluationConfig) -> dict[str, str]:
     """Return on which images, with which seeds and how the sets were scored, as text by label."""
-    datasets = [(job.source.options.test or job.source.dataset, job.test_fingerprint) for job in config.jobs]
+    sources = [(job.source.dataset, job.source.options, job.test_fingerprint) for job in config.jobs]
     return {
-        "dataset": _join(f"{dataset} (test images: fingerprint {fingerprint})" for dataset, fingerprint in datasets),
+        "dataset": _join(
+            f"{options.test or dataset} ({options.scored_on} images: fingerprint {fingerprint})"
+            for dataset, options, fingerprint in sources
+        ),
         "seed": _join(str(job.seed) for job in config.jobs),
         "scoring": _join(describe_protocol(job.protocol) for job in config.jobs),
     }

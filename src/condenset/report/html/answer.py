@@ -16,7 +16,7 @@ from condenset.report.html.content import (
     format_seconds,
     is_synthetic,
 )
-from condenset.training.scores import format_accuracy
+from condenset.training.scores import format_accuracy, name_accuracy
 
 COMPARED_FIELDS = ("network", "protocol", "evaluate_lr", "learned_steps", "made_from")  # of a record
 
@@ -67,7 +67,7 @@ def write_answer(content: ReportContent, record: Record) -> str:
     if random:
         others.append(f"{format_percent(random['accuracy_mean'])}% with {random['images']:,} random images")
     against = f", against {' and '.join(others)}" if others else ""
-    return f"{images}{replaced}: {format_accuracy(record)}% test accuracy{against}.{time}"
+    return f"{images}{replaced}: {format_accuracy(record)}% {name_accuracy([record])}{against}.{time}"
 
 
 def _describe_images(content: ReportContent, record: Record) -> str:

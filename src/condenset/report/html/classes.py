@@ -7,6 +7,7 @@ from typing import Any
 
 from condenset.report.html.answer import choose_headline
 from condenset.report.html.content import Record, ReportContent, Section
+from condenset.training.scores import name_accuracy
 
 MAX_CELLS = 40_000  # of all confusion matrices in the page
 MAX_LEVEL_LETTERS = 30  # of all class names together; longer names are rotated on the horizontal axis
@@ -23,7 +24,7 @@ def build_classes(content: ReportContent) -> Section:
     records.sort(key=lambda record: record is not headline)
     section.data = {"classes": _collect(records)}
     section.charts = {
-        "chart-classes": _make_accuracy_spec(),
+        "chart-classes": _make_accuracy_spec(name_accuracy(records)),
         "chart-confusion": _make_confusion_spec(records[0]["class_names"]),
     }
     section.values = {"labels": [record["label"] for record in records]}
@@ -58,12 +59,12 @@ def _is_matrix(matrix: object, size: int) -> bool:
     )
 
 
-def _make_accuracy_spec() -> dict[str, Any]:
-    """Return the bars of the accuracies. The script of the page fills the data set `chosen`."""
+def _make_accuracy_spec(name: str) -> dict[str, Any]:
+    """Return the bars of the accuracies, which have this name. The script of the page fills the data set `chosen`."""
     y = {"field": "class", "type": "nominal", "sort": None, "title": None, "axis": {"labelLimit": 140}}
-    x = {"field": "accuracy", "type": "quantitative", "title": "test accuracy, %", "scale": {"domain": [0, 100]}}
+    x = {"field": "accuracy", "type": "quantitative", "title": f"{name}, %", "scale": {"domain": [0, 100]}}
     return {
-        "description": "Test accuracy of each class.",
+        "description": f"{name.capitalize()} of each class.",
         "data": {"name": "chosen"},
         "encoding": {"y": y},
         "layer": [
@@ -74,7 +75,7 @@ def _make_accuracy_spec() -> dict[str, Any]:
                     "tooltip": [
                         {"field": "class"},
                         {"field": "accuracy", "title": "accuracy, %"},
-                        {"field": "test_images", "title": "test images"},
+                        {"field": "test_images", "title": f"{name.removesuffix('accuracy')}images"},
                     ],
                 },
             }
@@ -86,7 +87,7 @@ def _make_confusion_spec(names: Sequence[str]) -> dict[str, Any]:
     """Return the confusion matrix as a heat map. The script of the page fills the data set `chosen`."""
     axis = {"labelLimit": 110, "labelOverlap": False, "domain": False, "ticks": False}
     return {
-        "description": "Share of the test images of each class (rows) that networks assign to each class (columns).",
+        "description": "Share of the tested images of each class (rows) that networks assign to each class (columns).",
         "data": {"name": "chosen"},
         "mark": {"type": "rect"},
         "encoding": {

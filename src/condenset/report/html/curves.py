@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from condenset.report.html.content import Record, ReportContent, Section
+from condenset.training.scores import name_accuracy
 
 MAX_POINTS = 150  # of each curve
 HEIGHT = 260
@@ -24,10 +25,10 @@ def build_curves(content: ReportContent) -> Section:
         "chart-loss-steps": _make_loss_spec(points, "step", "iteration"),
         "chart-loss-seconds": _make_loss_spec(points, "seconds", "seconds"),
     }
-    accuracies = content.snapshot_scores
+    accuracies, name = content.snapshot_scores, name_accuracy(content.scored)
     if accuracies:
-        section.charts["chart-accuracy-steps"] = _make_accuracy_spec(accuracies, "step", "iteration")
-        section.charts["chart-accuracy-seconds"] = _make_accuracy_spec(accuracies, "seconds", "seconds")
+        section.charts["chart-accuracy-steps"] = _make_accuracy_spec(accuracies, "step", "iteration", name)
+        section.charts["chart-accuracy-seconds"] = _make_accuracy_spec(accuracies, "seconds", "seconds", name)
     section.values = {"has_accuracies": bool(accuracies), "command": content.curve_command}
     return section
 
@@ -78,16 +79,16 @@ def _make_loss_spec(points: Sequence[Record], x: str, title: str) -> dict[str, A
     }
 
 
-def _make_accuracy_spec(points: Sequence[Record], x: str, title: str) -> dict[str, Any]:
+def _make_accuracy_spec(points: Sequence[Record], x: str, title: str, name: str) -> dict[str, Any]:
     values = [{"label": point["label"], x: point[x], "accuracy": round(100 * point["accuracy"], 2)} for point in points]
     return {
-        "description": f"Test accuracy of networks trained on the images at each snapshot against {title}.",
+        "description": f"{name.capitalize()} of networks trained on the images at each snapshot against {title}.",
         "data": {"values": values},
         "height": HEIGHT,
         "mark": {"type": "line", "point": True, "strokeWidth": 1.5},
         "encoding": {
             "x": {"field": x, "type": "quantitative", "title": title},
-            "y": {"field": "accuracy", "type": "quantitative", "title": "test accuracy, %", "scale": {"zero": False}},
+            "y": {"field": "accuracy", "type": "quantitative", "title": f"{name}, %", "scale": {"zero": False}},
             "color": _make_color(_labels(points)),
             "tooltip": [
                 {"field": "label", "title": "set"},

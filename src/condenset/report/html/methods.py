@@ -8,7 +8,7 @@ from condenset.data.ipc import format_ipc, mean_ipc
 from condenset.io.bytesize import format_bytes
 from condenset.report.charts import total_seconds
 from condenset.report.html.content import Record, ReportContent, Section, format_percent, format_seconds
-from condenset.training.scores import format_accuracy, is_unbalanced, name_protocol
+from condenset.training.scores import format_accuracy, is_unbalanced, name_accuracy, name_protocol
 
 MIN_SECONDS = 0.1  # of the axis, which is logarithmic
 COLUMNS = (
@@ -128,12 +128,13 @@ def _make_spec(points: list[Record], content: ReportContent) -> dict[str, Any]:
         }
     ]
     layers += _make_whole_layers(content)
+    name = name_accuracy(content.scored)
     return {
-        "description": "Test accuracy of each set against the seconds of condensing.",
+        "description": f"{name.capitalize()} of each set against the seconds of condensing.",
         "data": {"values": values},
         "height": 320,
         "encoding": {
-            "y": {"field": "accuracy", "type": "quantitative", "title": "test accuracy, %", "scale": {"zero": False}}
+            "y": {"field": "accuracy", "type": "quantitative", "title": f"{name}, %", "scale": {"zero": False}}
         },
         "layer": layers,
     }
