@@ -50,6 +50,7 @@ RECORD_FIELDS = [
     "evaluate_seconds",
     "iterations",
     "condense_lr",
+    "recipe",
     "device",
     "version",
     "settings",

@@ -28,6 +28,14 @@ def test_a_record_has_the_learning_rate_of_the_images(tmp_path: Path) -> None:
     assert [record["condense_lr"] for record in records] == [None, 0.3]
 
 
+def test_a_record_has_the_recipe_of_the_set(tmp_path: Path) -> None:
+    plan = make_tiny_plan(methods=("dm",), recipe_fields={"iterations": 0, "network": NETWORK, "momentum": 0.9})
+    (record,) = execute_in(tmp_path, plan)
+    (job,) = plan.condense_jobs
+    assert job.recipe is not None
+    assert record["recipe"] | {"ipc": 1} == job.recipe.to_dict() and record["recipe"]["momentum"] == 0.9
+
+
 @pytest.mark.parametrize("seconds", [None, "1", True, float("nan"), 10**400])
 def test_invalid_seconds_are_unknown(seconds: object) -> None:
     assert condense_cost({"seconds": seconds}) == {"condense_seconds": None}
@@ -45,6 +53,7 @@ def test_invalid_seconds_are_unknown(seconds: object) -> None:
         {"accuracies": [2]},
         {"condense_seconds": "1"},
         {"together": 3},
+        {"recipe": "dm"},
         {"images": "ten"},
         {"storage_bytes": [1]},
         {"accuracy_std": None},

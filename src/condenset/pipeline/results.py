@@ -28,6 +28,7 @@ CLASS_FIELDS = ("class_names", "test_images", "per_class_accuracy")  # lists wit
 RECORD_FIELDS = ("method", "ipc", "network", "condense_seconds")  # fields that every record needs
 MAX_CONFUSION_CLASSES = 100  # of a confusion matrix in results.json, which has a number for each pair of classes
 RESULTS_HINT = "delete it, and a resumed run writes it again"
+SMALL_TYPES = (str, int, float, bool, type(None))  # of the recipe's fields in results.json
 SCORE_FIELDS = ("accuracies", "accuracy_mean", "accuracy_std")  # fields that the record of a scored set needs
 
 
@@ -77,11 +78,17 @@ def make_record(
         **({"evaluate_seconds": round(scores.seconds, 3)} if scores else {}),
         "iterations": recipe.get("iterations", 0),
         "condense_lr": recipe.get("lr"),
+        "recipe": _recipe_fields(recipe),
         "device": str(run.compute.device),
         "version": __version__,
         "settings": run.settings_hash,
         **(_class_fields(train_set.class_names, scores) if scores else {}),
     }
+
+
+def _recipe_fields(recipe: Mapping[str, Any]) -> Record:
+    """Return the settings of a set, except the images per class, which are a field of the record."""
+    return {name: value for name, value in recipe.items() if name != "ipc" and isinstance(value, SMALL_TYPES)}
 
 
 def _size_fields(train_set: CondensedSet | ImageData) -> Record:
@@ -222,6 +229,8 @@ def _is_valid_field(name: str, value: object) -> bool:
             return isinstance(value, list) and bool(value) and all(map(is_fraction, value))
         case "together":
             return isinstance(value, list)
+        case "recipe":
+            return isinstance(value, dict)
         case "scored_on":
             return value == "validation"
     return True
