@@ -20,6 +20,7 @@ from condenset.pipeline.report.snapshot_scores import read_snapshot_scores, scor
 from condenset.report.html.answer import build_answer
 from condenset.report.html.methods import build_methods
 from helpers.command_line import TINY, TINY_EVALUATION, TINY_NETWORK, CommandRunner, replace_test_images, write_npz
+from helpers.reports import make_content, make_data, make_record, make_reported_set
 
 RUN = ("--ipc", 2, "--snapshots", 2, *TINY)
 
@@ -193,6 +194,33 @@ def test_runs_with_other_protocols_are_not_compared(condenset: CommandRunner, fi
     reason = "because their networks train differently (epochs: 2 in a, 1 in b)."
     assert answer.values["sentence"] == f"The accuracies of these runs cannot be compared, {reason}"
     assert answer.values["bars"] == []
+
+
+@pytest.mark.parametrize(
+    ("recipe", "sentence"),
+    [
+        ({}, "65.0 ± 15.0% test accuracy over 2 seeds, against 45.0% with 6 random images."),
+        ({"lr": 2.0}, "50.0 ± 0.0% test accuracy, against 40.0% with 6 random images."),
+    ],
+)
+def test_headline_of_several_runs_is_not_the_best_run(recipe: dict[str, object], sentence: str) -> None:
+    data = make_data()
+    random, dm = make_reported_set(data, "random"), make_reported_set(data)
+    contents = []
+    for seed, accuracies in enumerate([(0.4, 0.5), (0.5, 0.8)]):
+        provenance = {**dm.condensed.provenance, "recipe": {"ipc": 2, **(recipe if seed else {})}}
+        sets = [random, dataclasses.replace(dm, condensed=dataclasses.replace(dm.condensed, provenance=provenance))]
+        fields = {"seed": seed, "scoring": cs.Protocol(), "test_fingerprint": "t"}
+        records = [
+            make_record(item.label, method, 2, accuracy, 6, **fields, accuracy_std=0.0)
+            for item, method, accuracy in zip(sets, ("random", "dm"), accuracies, strict=True)
+        ]
+        contents.append(make_content(records=records, sets=sets))
+    merged = merge_contents(contents, [Path("a"), Path("b")])
+    section = build_answer(merged)
+    num_seeds = "2 seeds" if not recipe else "a"
+    assert section.values["sentence"] == f"6 synthetic images replace 24: {sentence}"
+    assert section.values["bars"][-1]["label"] == f"6 synthetic images (dm, {num_seeds})"
 
 
 def test_runs_with_other_test_images_are_refused(condenset: CommandRunner, finished: Path, toy: Path) -> None:

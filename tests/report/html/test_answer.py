@@ -94,6 +94,7 @@ def test_headline_is_the_best_of_the_largest_sets_without_random_images() -> Non
         make_record("c", "dsa", 2, 0.7, 6),
         make_record("d", "random", 2, 0.8, 6),
         make_record("e", "whole", None, 0.9, 24),
+        make_record("f", "dsa", 2, 0.75, 6),  # such as of another seed, of which nothing is known
     ]
     headline = choose_headline(make_content(records=records))
     assert headline is not None and headline["label"] == "c"

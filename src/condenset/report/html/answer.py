@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from condenset.data.condensed_set import CondensedSet
@@ -16,7 +17,7 @@ from condenset.report.html.content import (
     format_seconds,
     is_synthetic,
 )
-from condenset.training.scores import format_accuracy, name_accuracy
+from condenset.training.scores import Scores, format_accuracy, name_accuracy
 
 COMPARED_FIELDS = ("network", "protocol", "evaluate_lr", "learned_steps", "made_from")  # of a record
 
@@ -29,6 +30,7 @@ def build_answer(content: ReportContent) -> Section:
         section.values = {"sentence": content.answer or content.title, "bars": [], "method": ""}
         return section
     method = str(record.get("method"))
+    record = pool_seeds(content, record)
     section.values = {
         "sentence": write_answer(content, record),
         "bars": _make_bars(content, record),
@@ -38,14 +40,52 @@ def build_answer(content: ReportContent) -> Section:
 
 
 def choose_headline(content: ReportContent) -> Record | None:
-    """Return the record that the answer is about: the best of the largest sets, except random images.
+    """Return the record that the answer is about: the best method among the largest sets, except random images.
 
+    Several sets of one method and size, such as of several runs, are represented by the first one, not by the best.
     Nothing else depends on this choice.
     """
     records = [record for record in content.records if record.get("ipc") is not None and record.get("images")]
     records = [record for record in records if record.get("method") != "random"] or records
     scored = [record for record in records if "accuracy_mean" in record] or records
-    return max(scored, key=lambda item: (_size(item), item.get("accuracy_mean", 0.0)), default=None)
+    first: dict[tuple[str, str], Record] = {}
+    for record in scored:
+        first.setdefault((str(record.get("method")), str(record["ipc"])), record)
+    return max(first.values(), key=lambda item: (_size(item), item.get("accuracy_mean", 0.0)), default=None)
+
+
+def pool_seeds(content: ReportContent, record: Record) -> Record:
+    """Return a record with the networks of all runs that differ from its run in the seed only, and their `num_seeds`.
+
+    A record that no other run repeats with another seed is returned as it is.
+    """
+    repetitions = {record.get("seed"): record}  # the same seed gives the same networks
+    for other in content.scored:
+        if _is_repetition(content, other, record):
+            repetitions.setdefault(other.get("seed"), other)
+    if len(repetitions) == 1:
+        return record
+    scores = Scores(
+        accuracies=tuple(value for item in repetitions.values() for value in item["accuracies"]), network=""
+    )
+    fields = {"accuracies": scores.accuracies, "accuracy_mean": scores.mean, "accuracy_std": scores.std}
+    return {**record, **fields, "num_seeds": len(repetitions)}
+
+
+def _is_repetition(content: ReportContent, record: Record, other: Record) -> bool:
+    """Return whether two records of runs have equal settings, apart from the seed."""
+    if "scoring" not in record or "scoring" not in other or record.get("run") is None:
+        return False
+    fields = ("method", "ipc", "network", "scoring")
+    has_equal_fields = all(record.get(name) == other.get(name) for name in fields)
+    return has_equal_fields and _read_settings(content, record) == _read_settings(content, other)
+
+
+def _read_settings(content: ReportContent, record: Record) -> tuple[Any, ...]:
+    """Return recipe and precision of the set of a record; those of the whole dataset are in its `scoring`."""
+    condensed = _find_condensed(content, record)
+    provenance = condensed.provenance if condensed else {}
+    return provenance.get("recipe_identity", provenance.get("recipe")), provenance.get("precision")
 
 
 def _size(record: Record) -> int:
@@ -66,8 +106,9 @@ def write_answer(content: ReportContent, record: Record) -> str:
     others = [f"{format_percent(whole['accuracy_mean'])}% with the whole dataset"] if whole else []
     if random:
         others.append(f"{format_percent(random['accuracy_mean'])}% with {random['images']:,} random images")
+    seeds = f" over {record['num_seeds']} seeds" if "num_seeds" in record else ""
     against = f", against {' and '.join(others)}" if others else ""
-    return f"{images}{replaced}: {format_accuracy(record)}% {name_accuracy([record])}{against}.{time}"
+    return f"{images}{replaced}: {format_accuracy(record)}% {name_accuracy([record])}{seeds}{against}.{time}"
 
 
 def _describe_images(content: ReportContent, record: Record) -> str:
@@ -104,14 +145,21 @@ def _count_train_images(content: ReportContent) -> int | None:
 
 def _find_whole(content: ReportContent, headline: Record) -> Record | None:
     candidates = [record for record in content.scored if record.get("method") == "whole"]
-    return next((item for item in candidates if _is_comparable(item, headline)), None)
+    return _find_comparable(content, candidates, headline)
 
 
 def _find_random(content: ReportContent, headline: Record) -> Record | None:
     """Return the record of random images of the same number."""
-    candidates = [record for record in content.scored if record.get("method") == "random" and record is not headline]
-    candidates = [record for record in candidates if _is_comparable(record, headline)]
-    return next((item for item in candidates if item["ipc"] == headline["ipc"]), None)
+    if headline.get("method") == "random":
+        return None
+    candidates = [item for item in content.scored if item.get("method") == "random" and item["ipc"] == headline["ipc"]]
+    return _find_comparable(content, candidates, headline)
+
+
+def _find_comparable(content: ReportContent, candidates: Iterable[Record], headline: Record) -> Record | None:
+    """Return the first candidate that the headline can be compared with, over the seeds if the headline is."""
+    record = next((item for item in candidates if _is_comparable(item, headline)), None)
+    return pool_seeds(content, record) if record and "num_seeds" in headline else record
 
 
 def _is_comparable(record: Record, headline: Record) -> bool:
@@ -141,7 +189,8 @@ def _name_bar(content: ReportContent, record: Record) -> str:
     method = str(record["method"])
     if method == "whole":
         return f"all {record['images']:,} real images"
-    sources = [name for name in (method if method != "random" else "", record.get("run")) if name]
+    runs = f"{record['num_seeds']} seeds" if "num_seeds" in record else record.get("run")
+    sources = [name for name in (method if method != "random" else "", runs) if name]
     kind = "random" if method == "random" else _name_kind(method)
     condensed = _find_condensed(content, record)
     num = len(condensed.compact) if condensed is not None and condensed.compact is not None else record["images"]
