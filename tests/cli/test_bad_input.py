@@ -36,6 +36,8 @@ from helpers.command_line import (
         (("run", "toy.npz", "--ipc", 1, "--network", "convnet(width=8, depth=2),mlp"), ["one network", "evaluate RUN"]),
         (("condense", "toy.npz", "--ipc", 1, "--network", "convnet,mlp"), ["one network", "evaluate RUN"]),
         (("run", "toy.npz", "--ipc", 1, "--itertions", 3), ["--itertions", "--iterations"]),
+        (("run", "toy.npz", "--seed", 0, "--seed=1"), ["--seed takes one value, but was given 2 times"]),
+        (("networks", "train-pool", "toy.npz", "--num", 1, "--num", 2), ["--num takes one value"]),
         (("rn", "toy.npz"), ["'rn'", "run"]),
         (("run",), ["no dataset: give a name"]),
         (("evaluate",), ["Missing argument"]),

@@ -16,7 +16,20 @@ ADVICE = "images are 96x96; --size 64 makes an iteration about 2.2 times faster"
 
 def test_run_prints_its_plan(condenset: CommandRunner, toy: Path, tmp_path: Path) -> None:
     files = list_files(tmp_path)
-    options = ("--ipc", "1,2", "--method", "random,dm", *TINY_NETWORK, "--iterations", 5, "--nets", 2, "--dry-run")
+    options = (
+        "--ipc",
+        "1,2",
+        "--method",
+        "random,dm",
+        *TINY_NETWORK,
+        "--iterations",
+        5,
+        "--nets",
+        2,
+        "--seed",
+        7,
+        "--dry-run",
+    )
     plan = json.loads(condenset("run", toy, *options, "--json").out)
     assert list_files(tmp_path) == files
     assert {key: plan[key] for key in ("training images", "test images", "classes", "image shape", "directory")} == {
@@ -27,7 +40,7 @@ def test_run_prints_its_plan(condenset: CommandRunner, toy: Path, tmp_path: Path
         "directory": "runs/toy",
     }
     assert plan["dataset"] == str(toy)
-    assert plan["device"].endswith("float32")
+    assert plan["device"].endswith("float32") and plan["seed"] == "7"
     assert plan["random, 1 per class"] == "no settings"
     assert "iterations=5" in plan["dm, 2 per class"] and plan["dm, 2 per class"].endswith("of memory)")
     assert plan["scoring"].startswith("2 × convnet(width=8, depth=1), paper protocol, 1000 epochs")

@@ -19,7 +19,7 @@ from condenset.pipeline.evaluation.run import resume_evaluation, start_evaluatio
 from condenset.pipeline.request import RunRequest
 from condenset.pipeline.run import resume_run, start_run
 from condenset.runs.identity import IDENTITY
-from helpers.command_line import TINY, TINY_EVALUATION, CommandRunner, read_files
+from helpers.command_line import TINY_EVALUATION, TINY_NETWORK, CommandRunner, read_files
 from helpers.plans import SCORE_REQUEST
 
 RANDOM = ("--method", "random", "--ipc", 1, "--device", "cpu")
@@ -34,7 +34,21 @@ def edit(path: Path, old: str, new: str) -> str:
 
 
 def test_an_edited_recipe_does_not_print_old_results(condenset: CommandRunner, toy: Path, tmp_path: Path) -> None:
-    condenset("run", toy, "--method", "dm", "--ipc", 1, *TINY, *TINY_EVALUATION, "--out", "a")
+    condenset(
+        "run",
+        toy,
+        "--method",
+        "dm",
+        "--ipc",
+        1,
+        *TINY_NETWORK,
+        "--iterations",
+        5,
+        *TINY_EVALUATION,
+        "--no-whole",
+        "--out",
+        "a",
+    )
     recipe = tmp_path / "a" / "recipe.toml"
     for old, new, name in (
         ("seed = 0", "seed = 1", "seed"),

@@ -147,7 +147,8 @@ def test_snapshots_are_scored_once(finished: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_last_point_of_the_curve_counts_image_steps(condenset: CommandRunner, toy: Path) -> None:
-    options = ("--method", "dc", "--ipc", 1, "--snapshots", 4, "--set", "outer_steps=4", *TINY, "--iterations", 2)
+    options = ("--method", "dc", "--ipc", 1, "--snapshots", 4, "--set", "outer_steps=4", "--iterations", 2)
+    options += (*TINY_NETWORK, *TINY_EVALUATION, "--no-whole")
     assert condenset("run", toy, *options, "--out", "a").code == 0
     cs.write_report("a", num_networks=1, verbose=False)
     assert [point["step"] for point in collect_content(Path("a")).snapshot_scores] == [0, 2, 4, 6, 8]
@@ -189,7 +190,8 @@ def test_whole_datasets_of_several_runs_are_merged_if_they_are_equal(
 
 
 def test_runs_with_other_protocols_are_not_compared(condenset: CommandRunner, finished: Path, toy: Path) -> None:
-    assert condenset("run", toy, *RUN, "--method", "dm", "--epochs", 1, "--nets", 1, "--out", "b").code == 0
+    options = (*RUN[:4], *TINY_NETWORK, "--iterations", 5, *TINY_EVALUATION, "--no-whole")
+    assert condenset("run", toy, *options, "--method", "dm", "--out", "b").code == 0
     answer = build_answer(merge_contents([collect_content(Path(name)) for name in "ab"], [finished, Path("b")]))
     reason = "because their networks train differently (epochs: 2 in a, 1 in b)."
     assert answer.values["sentence"] == f"The accuracies of these runs cannot be compared, {reason}"

@@ -1,4 +1,4 @@
-"""The text of `--help`: options in panels, the most used ones first, and examples at the end."""
+"""The class of all commands, and their `--help`: options in panels, the most used ones first, examples at the end."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from rich.text import Text
 from typer.core import TyperCommand, TyperGroup
 
 from condenset.cli.examples import EXAMPLES
+from condenset.errors import UserError
 
 MAX_UNGROUPED = 12  # options of a command with a single panel
 NAME_WIDTH = 25  # of the left column, so that the texts of all panels begin at the same place
@@ -38,7 +39,14 @@ PANELS: Mapping[str, tuple[str, ...]] = {  # the options of large commands, in t
 
 
 class HelpCommand(TyperCommand):
-    """A command whose help has panels and examples."""
+    """A command whose help has panels and examples, and whose options with one value cannot be repeated."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        _, _, given = self.make_parser(ctx).parse_args(args=list(args))  # a parameter for each time that it is given
+        for item in given:
+            if item.param_type_name == "option" and not (item.multiple or item.is_flag) and given.count(item) > 1:
+                raise UserError(f"{item.opts[0]} takes one value, but was given {given.count(item)} times")
+        return super().parse_args(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         print_help(self, ctx)

@@ -37,6 +37,7 @@ def preview_experiment(name: str, *, out: Path | None = None, **arguments: Any) 
         "dataset": config.dataset,
         **describe_splits(splits, config.load_options),
         **describe_compute(compute, config.memory_limit),
+        "seed": str(config.seed),
     }
     context.check_class_sizes(splits.train)
     for label, recipe in experiment.recipes_for(context).items():

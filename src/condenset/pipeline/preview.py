@@ -34,6 +34,7 @@ def preview_run(request: RunRequest, *, out: Path | None = None, **arguments: An
         "dataset": plan.dataset,
         **describe_splits(splits, plan.load_options),
         **describe_compute(compute, plan.memory_limit),
+        "seed": str(plan.seed),
     }
     for job in plan.condense_jobs:
         assert job.recipe is not None
