@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import json
 import os
 import subprocess
@@ -12,8 +14,10 @@ from pathlib import Path
 import pytest
 
 import condenset as cs
-from condenset.methods import make_recipe
-from condenset.methods.registry import describe_methods
+from condenset.config import field_names
+from condenset.methods import make_recipe, make_recipe_for
+from condenset.methods.coresets import random
+from condenset.methods.registry import RESERVED_FIELDS, describe_methods
 from condenset.pipeline.request import parse_settings
 
 PLUGIN = '''
@@ -155,3 +159,22 @@ def test_an_installed_package_adds_items_to_the_command_line(site: Path, tmp_pat
     assert process.returncode == 0, process.stderr
     records = json.loads(process.stdout)
     assert [(record["method"], record["network"]) for record in records] == [("first", "linear")]
+
+
+def test_reserved_fields_are_the_arguments_of_the_functions_that_take_fields_as_keywords() -> None:
+    signatures = [inspect.signature(function) for function in (cs.condense, make_recipe, make_recipe_for)]
+    parameters = [item for signature in signatures for item in signature.parameters.values()]
+    names = {item.name for item in parameters if item.kind is not item.VAR_KEYWORD}
+    assert names - field_names(cs.Recipe) | {"fingerprint"} == RESERVED_FIELDS
+    guide = (Path(__file__).parents[1] / "docs" / "guides" / "own-method.md").read_text()
+    (line,) = [line for line in guide.splitlines() if line.startswith("- Fields cannot have")]
+    assert set(line.split("`")) >= RESERVED_FIELDS
+
+
+def test_a_recipe_with_a_reserved_field_is_refused() -> None:
+    fields: list[tuple[str, type, object]] = [("seed", int, 1), ("name", str, "")]
+    recipe = dataclasses.make_dataclass("OwnRecipe", fields, bases=(cs.Recipe,), frozen=True, kw_only=True)
+    method = cs.Method(name="own", recipe=recipe, condense=random.condense, summary="Own.")
+    with pytest.raises(cs.UserError, match=r"^the recipe of the method 'own' .* but got name, seed: rename them$"):
+        cs.register_method(method)
+    assert "own" not in cs.METHODS

@@ -23,6 +23,13 @@ if TYPE_CHECKING:
 
 Key = TypeVar("Key")
 
+RESERVED_FIELDS = frozenset(  # arguments of `condense`, `make_recipe` and `make_recipe_for`; a test compares them
+    {
+        *("address", "data", "device", "directory", "engine", "gpus_per_worker", "ipc_share", "memory_limit", "method"),
+        *("name", "precision", "schedule", "seed", "size", "verbose"),
+        "fingerprint",  # of the dataset, which checkpoints have next to the fields of the recipe
+    }
+)
 SMALL_ITERATIONS = 2_000  # default number of iterations at the experiment scale `small`
 
 Presets = Callable[[int, str, int], Mapping[str, Any]]  # (ipc, dataset name, image size) -> fields of the recipe
@@ -119,6 +126,9 @@ class MethodRegistry(Registry[Method]):
 
     def register(self, item: Method) -> Method:
         """Add a method and return it; see `register_method`."""
+        if isinstance(item, Method) and (names := sorted(field_names(item.recipe) & RESERVED_FIELDS)):
+            rule = f"the recipe of the method {item.name!r} must have no fields with the names of arguments of condense"
+            raise UserError(f"{rule}, but got {', '.join(names)}: rename them")
         for other in self._items.values():
             if isinstance(item, Method) and item.recipe is other.recipe and item.name != other.name:
                 rule = f"the method {item.name!r} must have its own recipe class"
@@ -136,7 +146,8 @@ def register_method(method: Method) -> Method:
         method: The method. Its name and its recipe class must not belong to another method.
 
     Raises:
-        UserError: If the name is not a Python identifier, or name or recipe class belong to another method.
+        UserError: If the name is not a Python identifier, name or recipe class belong to another method, or a field of
+            the recipe has the name of an argument of `condense`.
 
     Example:
         >>> from dataclasses import dataclass
