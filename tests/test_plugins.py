@@ -10,15 +10,19 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 import condenset as cs
 from condenset.config import field_names
 from condenset.methods import make_recipe, make_recipe_for
+from condenset.methods.common import build_condensed_set, class_labels
 from condenset.methods.coresets import random
 from condenset.methods.registry import RESERVED_FIELDS, describe_methods
 from condenset.pipeline.request import parse_settings
+from helpers.reports import make_data
 
 PLUGIN = '''
 """An installed package that adds a method, a network and a dataset."""
@@ -178,3 +182,41 @@ def test_a_recipe_with_a_reserved_field_is_refused() -> None:
     with pytest.raises(cs.UserError, match=r"^the recipe of the method 'own' .* but got name, seed: rename them$"):
         cs.register_method(method)
     assert "own" not in cs.METHODS
+
+
+def make_images(data: cs.ImageData, recipe: Any, run: Any, value: float, labels: torch.Tensor) -> cs.CondensedSet:
+    """Return a set of constant images with these labels."""
+    images = torch.full((len(labels), *data.images.shape[1:]), value)
+    return build_condensed_set(images, labels, data, recipe, run, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("value", "labels", "message"),
+    [
+        (0.0, None, "the method own must return a CondensedSet, but got None"),
+        (0.0, class_labels([2, 1, 2]), "the method own must return 2 images of class 'b', but got 1"),
+        (0.0, torch.full((5, 3), 1 / 3), "the method own must return 6 images, but got 5"),
+        (
+            float("nan"),
+            class_labels([2, 2, 2]),
+            "the images of the method own must be finite, but got 'NaN or infinity'",
+        ),
+    ],
+)
+def test_the_set_of_a_method_is_checked(value: float, labels: torch.Tensor | None, message: str) -> None:
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class OwnRecipe(cs.Recipe):
+        """Settings."""
+
+    def condense(data: cs.ImageData, recipe: Any, run: Any) -> Any:
+        return None if labels is None else make_images(data, recipe, run, value, labels)
+
+    cs.register_method(cs.Method(name="own", recipe=OwnRecipe, condense=condense, summary="Own."))
+    data = make_data(class_names=("a", "b", "c"))
+    try:
+        with pytest.raises(cs.UserError, match=f"^{message}$"):
+            cs.condense(data, "own", ipc=2, verbose=False)
+        if "of class" in message:
+            assert len(cs.condense(data, "own", ipc=2, allow_fewer=True, verbose=False)) == 5
+    finally:
+        cs.METHODS.unregister("own")

@@ -27,6 +27,7 @@ from condenset.io.bytesize import parse_bytes
 from condenset.io.progress import make_progress
 from condenset.methods import METHODS, Recipe, make_recipe
 from condenset.methods.common import images_per_class
+from condenset.methods.make_sets import make_sets
 from condenset.methods.options import RecipeOptions, name_functions
 from condenset.networks import NetworkBuilder
 from condenset.runs.context import RunContext
@@ -133,7 +134,8 @@ class Memory:
             UserError: If the images are invalid, or a class is stored already and `on_repeat` is "refuse".
         """
         step = self.prepare_step(images, labels, class_names)
-        self.store(METHODS[self.method].condense(step, self.recipe(step), self._make_run(self.seed)), step)
+        (condensed,) = make_sets(step, [self.recipe(step)], self._make_run(self.seed))
+        self.store(condensed, step)
 
     @torch_defaults()
     def prepare_step(self, images: Any, labels: Any = None, class_names: Sequence[str] | None = None) -> ImageData:

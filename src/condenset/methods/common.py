@@ -13,10 +13,11 @@ from condenset.data.condensed_set import CondensedSet
 from condenset.data.image_data import ImageData
 from condenset.data.ipc import MAX_NAMES, expand_ipc, format_ipc
 from condenset.data.partition import UNPARTITIONED, NormalizedParts, PartLayout
+from condenset.data.set_checks import is_finite
 from condenset.data.stores.class_store import ClassStore
 from condenset.data.transform import denormalize
 from condenset.engine import rng
-from condenset.errors import UserError, has_option, option
+from condenset.errors import UserError, check, has_option, option
 from condenset.methods.recipe import Recipe
 from condenset.methods.registry import method_of
 from condenset.runs.context import RunContext
@@ -180,6 +181,8 @@ def build_condensed_set(
         layout: How a stored image holds several images.
         provenance: Further entries of the provenance.
     """
+    rule = f"the images of the method {method_of(recipe).name} must be finite"
+    check(not images_NCHW.numel() or is_finite(images_NCHW), rule, "NaN or infinity")
     mean, std = layout.stored_stats(data.mean, data.std)
     return CondensedSet.decode(
         denormalize(images_NCHW.detach().float().cpu(), mean, std, data.whitening),

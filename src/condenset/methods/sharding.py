@@ -26,8 +26,9 @@ from condenset.io.directories import temporary_directory, wrap_os_errors
 from condenset.io.files import write_file
 from condenset.io.metadata import read_json
 from condenset.methods.common import recipe_provenance
+from condenset.methods.make_sets import make_sets
 from condenset.methods.recipe import Recipe
-from condenset.methods.registry import METHODS, SharedNetworks, method_of
+from condenset.methods.registry import SharedNetworks, method_of
 from condenset.runs.context import RunContext
 from condenset.runs.events import EVENTS, iter_events
 from condenset.runs.snapshots import join_snapshots
@@ -162,7 +163,7 @@ class DividedJob:
 
         def make_arguments() -> tuple[Any, ...]:
             images = self.sender.send(shard)
-            return settings, self.method.name, tuple(job.recipes), images, self.networks
+            return settings, tuple(job.recipes), images, self.networks
 
         return Task(
             key=self._key(index),
@@ -257,13 +258,11 @@ def describe_classes(data: ImageData, classes: range) -> str:
 def condense_shard(
     session: TaskSession,
     settings: WorkerSettings,
-    method: str,
     recipes: Sequence[Any],
     images: SharedValue,
     networks: SharedNetworks | None,
 ) -> None:
     """Condense a shard in a worker, and save its sets in the directory of the task."""
-    entry = METHODS.lookup(method)
     with (
         temporary_directory("condenset-pool") as directory,
         open_worker_run(settings, session) as run,
@@ -271,12 +270,7 @@ def condense_shard(
         if networks is not None:
             recipes = [networks.install(recipe, directory) for recipe in recipes]
         data = open_shared(images)
-        if len(recipes) > 1:
-            assert entry.condense_sizes is not None
-            sets = entry.condense_sizes(data, recipes, run)
-        else:
-            sets = [entry.condense(data, recipes[0], run)]
-        for number, condensed in enumerate(sets):
+        for number, condensed in enumerate(make_sets(data, recipes, run)):
             condensed.save(session.directory / _set_name(number), overwrite=True)
         run.delete_checkpoint()
 

@@ -16,6 +16,7 @@ from condenset.errors import UserError, option
 from condenset.io.metadata import read_json
 from condenset.methods import METHODS, Method, Recipe, method_of
 from condenset.methods.common import describe_user_network
+from condenset.methods.make_sets import make_sets
 from condenset.methods.sharding import CondenseJob, condense_jobs, job_key, remove_shards
 from condenset.methods.zca import whiten
 from condenset.runs.context import RunContext
@@ -49,16 +50,13 @@ def load_or_condense(
     is_divided = run.engine is not None and not run.exact_steps  # exact sets with their seconds: not of shards
     _check_engine(run, is_divided=is_divided)
     data = whiten(data, recipe, run)
-    entry, shared = METHODS[method], _choose_shared(method, recipe, data, run, others)
+    shared = _choose_shared(method, recipe, data, run, others)
     run.recipe, run.previous_seconds = _checkpoint_recipe(method, recipe, list(shared.values()), data, run), 0.0
     recipes = [recipe, *shared.values()]
     if is_divided:
         ((_, sets),) = condense_jobs([CondenseJob(recipes=recipes, data=data, run=run)], run)
-    elif shared:
-        assert entry.condense_sizes is not None
-        sets = entry.condense_sizes(data, recipes, run)
     else:
-        sets = [entry.condense(data, recipe, run)]
+        sets = make_sets(data, recipes, run)
     if recipe.zca and sets[0].whitening is None:
         zca = option("zca", True)
         raise UserError(f"{method} does not support {zca}, because its sets do not have the whitening: leave it out")
