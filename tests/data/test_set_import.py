@@ -44,8 +44,19 @@ def test_one_of_several_sets(tmp_path: Path, user_error: ExpectUserError) -> Non
             cs.import_set(tmp_path / "x.pt", normalization="none", index=index)
 
 
+@pytest.mark.parametrize(("factor", "total"), [(4.0, "4.0"), (1.01, "1.01")])
+def test_soft_labels_that_are_no_probabilities_are_refused(
+    factor: float, total: str, tmp_path: Path, user_error: ExpectUserError
+) -> None:
+    labels = torch.rand(20, 10).softmax(1)
+    labels[7] *= factor
+    torch.save({"data": [[torch.rand(20, 3, 8, 8), labels]]}, tmp_path / "x.pt")
+    with user_error(f"x.pt: soft labels must be probabilities, which sum to 1 for each image, but got {total}"):
+        cs.import_set(tmp_path / "x.pt", normalization="none")
+
+
 def test_images_and_labels_in_two_files(tmp_path: Path, user_error: ExpectUserError) -> None:
-    soft = torch.rand(20, 10).bfloat16()
+    soft = torch.rand(20, 10).softmax(1).bfloat16()
     pixels = torch.rand(20, 3, 8, 8)
     torch.save(pixels.double(), tmp_path / "images_best.pt")
     torch.save(soft, tmp_path / "labels_best.pt")

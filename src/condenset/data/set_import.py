@@ -25,6 +25,7 @@ from condenset.io.user_directories import expand_user
 
 NONE = "none"  # normalisation of images that are stored as pixels in 0..1
 MAX_CLASSES = 1_000_000  # of a file without class names, which have to be made
+MAX_LABEL_ERROR = 2e-3  # of the sum of soft labels, for the rounding of bfloat16
 PIXEL_RANGE, MAX_SHARE_OUTSIDE = (-1.0, 2.0), 0.01  # beyond it, the normalisation is probably wrong
 
 
@@ -147,9 +148,12 @@ def _build_set(
         names = tuple(map(str, range(max(num_classes, source.num_classes if source else 0))))
     provenance = dict(content.provenance) or {"source": file.name}
     steps = None if content.step_sizes is None else _to_step_sizes(content.step_sizes)
-    return CondensedSet(
+    condensed = CondensedSet(
         images=images, labels=labels, class_names=names, mean=mean, std=std, step_sizes=steps, provenance=provenance
     )
+    if labels.ndim == 2:
+        _check_label_sums(labels)
+    return condensed
 
 
 def _add_dataset(condensed: CondensedSet, dataset: str | None) -> CondensedSet:
@@ -180,6 +184,14 @@ def _to_labels(labels: NDArray[Any]) -> NDArray[Any]:
     check(labels.dtype.kind in kind, rule, str(labels.dtype))
     with np.errstate(over="ignore"):
         return np.ascontiguousarray(labels, np.float32 if labels.ndim == 2 else np.int64)
+
+
+def _check_label_sums(labels_NK: torch.Tensor) -> None:
+    """Raise a UserError unless the soft labels of every image sum to 1. The sum is the weight of the image."""
+    sums_N = labels_NK.double().sum(1)
+    worst = float(sums_N[(sums_N - 1).abs().argmax()])
+    rule = "soft labels must be probabilities, which sum to 1 for each image"
+    check(abs(worst - 1) <= MAX_LABEL_ERROR, rule, round(worst, 4))
 
 
 def _to_step_sizes(values: Sequence[Any]) -> torch.Tensor:

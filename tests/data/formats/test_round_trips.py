@@ -14,6 +14,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from numpy.typing import NDArray
 from PIL import Image
 
 import condenset as cs
@@ -41,6 +42,12 @@ def assert_same(back: cs.CondensedSet, condensed: cs.CondensedSet, *, is_exact: 
         assert torch.equal(back.step_sizes, condensed.step_sizes)
 
 
+def normalize_rows(labels: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return soft labels that sum to 1."""
+    positive = labels + np.float32(1e-6)
+    return positive / positive.sum(1, keepdims=True)
+
+
 @st.composite
 def condensed_sets(draw: st.DrawFn) -> cs.CondensedSet:
     num, channels, size, num_classes = (draw(st.integers(1, high)) for high in (5, 2, 4, 3))
@@ -48,7 +55,7 @@ def condensed_sets(draw: st.DrawFn) -> cs.CondensedSet:
     images = draw(arrays.arrays(np.float32, (num, channels, size, size), elements=FLOATS))
     soft = arrays.arrays(np.float32, (num, num_classes), elements=st.floats(0, 1, width=32))
     hard = arrays.arrays(np.int64, num, elements=st.integers(0, num_classes - 1))
-    labels = draw(st.one_of(soft, hard))
+    labels = draw(st.one_of(soft.map(normalize_rows), hard))
     steps = draw(st.none() | st.lists(st.floats(0.0009765625, 1, width=32), min_size=1, max_size=3))
     return cs.CondensedSet(
         images=torch.from_numpy(images),
@@ -75,7 +82,7 @@ def test_any_set_survives(name: str, condensed: cs.CondensedSet) -> None:
     "condensed",
     [
         make_set(),
-        make_set(labels=torch.rand(4, 2), step_sizes=torch.tensor([0.1, 0.2])),
+        make_set(labels=torch.rand(4, 2).softmax(1), step_sizes=torch.tensor([0.1, 0.2])),
         make_set(images=torch.rand(4, 1, 8, 8), mean=(0.3,), std=(0.2,), class_names=("../x", "nul")),
     ],
     ids=["hard", "soft", "unsafe names"],
@@ -159,7 +166,7 @@ def test_pytorch_reads_the_pt_file_as_published_sets(tmp_path: Path) -> None:
 
 
 def test_webdataset_shards_are_standard_and_repeat_bit_for_bit(tmp_path: Path) -> None:
-    condensed = make_set(labels=torch.rand(4, 2))
+    condensed = make_set(labels=torch.rand(4, 2).softmax(1))
     path = export(condensed, "webdataset", tmp_path)
     shard = path / "set-000000.tar"
     first = shard.read_bytes()
