@@ -22,6 +22,7 @@ from condenset.errors import UserError, check
 from condenset.io.bytesize import parse_bytes
 from condenset.io.progress import limit_progress, make_progress
 from condenset.methods import Recipe, make_recipe_for, method_of
+from condenset.methods.matching.user_functions import has_own_sampler
 from condenset.methods.options import RecipeOptions, name_functions
 from condenset.methods.registry import check_method_memory
 from condenset.methods.sharding import check_divisible
@@ -119,7 +120,7 @@ def condense(
         memory_limit=None if memory_limit is None else parse_bytes(memory_limit),
         progress=make_progress(verbose),
     )
-    if network := getattr(recipe, "network", None):
+    if (network := getattr(recipe, "network", None)) and not has_own_sampler(recipe):
         check_network_fits(network, run.compute, channels=data.channels, size=data.size, num_classes=data.num_classes)
     entry = method_of(recipe)
     check_method_memory(entry.name, data, run.compute, run.memory_limit, zca=recipe.zca)

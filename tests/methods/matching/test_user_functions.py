@@ -56,6 +56,9 @@ def test_a_sampler_of_the_user(calibration: float) -> None:
     condensed = condense(sampler=alternate, calibration=calibration)
     assert iterations == [0, 0, 1, 2]  # the first network also gives the size of the embedding
     assert condensed.provenance["recipe"]["sampler"] == "alternate"
+    assert condensed.provenance["networks"].startswith("those of your own sampler 'alternate', not the network")
+    assert condense(sampler=alternate, calibration=calibration, network="resnet18").images.isfinite().all()
+    del iterations[4:]
     assert trained.training and trained[1].weight.requires_grad
     assert torch.equal(condensed.images, condense(sampler=alternate, calibration=calibration).images)
     assert not torch.equal(condensed.images, condense(iterations=0).images)

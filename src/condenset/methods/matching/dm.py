@@ -84,11 +84,12 @@ def make_problem(data: ImageData, recipes: Sequence[DMRecipe], run: RunContext) 
     """Return the initial state of a run that learns one set per recipe."""
     recipe, compute = recipes[0], run.compute
     recipe.layout.check_shape(data.channels, data.size)
-    network = _build_embedding(recipe, data)
     source = make_network_source(recipe, data, run)
-    forward, dtype = make_forward(network, source.sampler, compute)
-    if source.embed and source.network:
-        forward, network = source.embed, source.network
+    if source.embed is not None and source.network is not None:
+        network, forward, dtype = source.network, source.embed, torch.float32  # of a user's sampler
+    else:
+        network = _build_embedding(recipe, data)
+        forward, dtype = make_forward(network, source.sampler, compute)
     return DistributionMatching(
         data,
         recipes,

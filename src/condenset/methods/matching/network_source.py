@@ -70,7 +70,8 @@ def make_network_source(recipe: DMRecipe, data: ImageData, run: RunContext) -> N
         sampler = UserNetworks(recipe.sampler, function, recipe.features, run.seed, compute.device)
         classifier, embed = (with_autocast(apply, compute) for apply in (sampler.classify, sampler.embed))
         network = copy.deepcopy(sampler.embedding).to("meta")
-        return NetworkSource(sampler, classifier, embed=embed, network=network)
+        provenance = {"networks": f"those of your own sampler {recipe.sampler!r}, not the network of the recipe"}
+        return NetworkSource(sampler, classifier, provenance, embed=embed, network=network)
     check(
         networks.has_default_init(recipe.network),
         f"the sampler {recipe.sampler} must have a built-in network",

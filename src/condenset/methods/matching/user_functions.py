@@ -45,6 +45,11 @@ def find_function(field: str, name: str) -> Callable[..., Any] | None:
     return _functions.get((field, name))
 
 
+def has_own_sampler(recipe: Any) -> bool:
+    """Return whether the networks come from a user's own sampler. The network of the recipe is then not used."""
+    return find_function("sampler", getattr(recipe, "sampler", "")) is not None
+
+
 def explain_own_function(recipe: Any) -> str:
     """Return why other machines cannot condense by a recipe with a user's own function. Empty: it has none."""
     has_own = any(find_function(field, getattr(recipe, field, "")) for field in ("objective", "sampler"))
