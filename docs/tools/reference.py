@@ -30,6 +30,7 @@ FURTHER_PAGES = {  # names outside condenset.__all__ that the guides use
         "methods.common.build_condensed_set",
         "methods.common.class_labels",
         "methods.common.images_per_class",
+        "methods.problem.LearningProblem",
         "networks.Architecture",
         "networks.Option",
         "data.DatasetSource",
