@@ -43,9 +43,10 @@ class HelpCommand(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         _, _, given = self.make_parser(ctx).parse_args(args=list(args))  # a parameter for each time that it is given
-        for item in given:
-            if item.param_type_name == "option" and not (item.multiple or item.is_flag) and given.count(item) > 1:
-                raise UserError(f"{item.opts[0]} takes one value, but was given {given.count(item)} times")
+        options: list[Any] = [item for item in given if item.param_type_name == "option"]
+        for item in options:
+            if options.count(item) > 1 and not (item.multiple or item.is_flag):
+                raise UserError(f"{item.opts[0]} takes one value, but was given {options.count(item)} times")
         return super().parse_args(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
