@@ -33,7 +33,13 @@ def test_bash_completes_commands_options_and_values(tmp_path: Path) -> None:
     program = tmp_path / "condenset"
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m condenset "$@"\n')
     program.chmod(0o755)
-    lines = ["condenset re", "condenset run --ipc", "condenset run digits --method random,dm", "condenset run photos"]
+    repeated = "--seed 1 --seed 2"  # an error, but not for the completion
+    lines = [
+        "condenset re",
+        "condenset run --ipc",
+        f"condenset run digits {repeated} --method random,dm",
+        "condenset run photos",
+    ]
     lines += ["condenset show mnist-ld", "condenset export mnist-ld", "condenset evaluate x mnist-ld"]
     environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "HOME": str(tmp_path)}
     command = ["bash", "--norc", "-c", SCRIPT, "bash", *lines]

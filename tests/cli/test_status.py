@@ -112,7 +112,7 @@ def test_the_traceback_of_a_bug_ends_with_the_command_that_continues(
             condenset("condense", toy, *options)
     message, hint = traceback.format_exception(error.value)[-2:]
     assert message == "RuntimeError: CUDA error: an illegal memory access was encountered\n"
-    assert hint == "condenset: an error stopped the run, its progress is stored. Resume with: condenset resume a\n"
+    assert hint == "condenset: an error stopped the command. Its progress is stored. Resume with: condenset resume a\n"
     assert condenset("resume", "a").code == 0
 
 

@@ -258,7 +258,7 @@ def test_several_runs_on_one_dataset_share_a_page(condenset: CommandRunner, fini
         cs.write_report(["b", "b"], "page.html")
     write_npz(Path("other.npz"), seed=5)
     assert condenset("run", "other.npz", *RUN, "--method", "dm", "--out", "c").code == 0
-    with pytest.raises(UserError, match="the runs of one report must be on one dataset"):
+    with pytest.raises(UserError, match="the runs of one report must have the same training images"):
         cs.write_report([finished, "c"], "page.html", verbose=False)
     assert not Path("page.html").exists()
 

@@ -21,6 +21,7 @@ from condenset.pipeline.results import Record, RunResult
 from condenset.pipeline.run import resume_run, start_run
 from condenset.pipeline.sets import find_scores
 from condenset.report.html import render_report
+from condenset.runs.status_report import read_status
 from helpers.data_files import make_classes
 from helpers.plans import SCORE_REQUEST
 
@@ -85,6 +86,17 @@ def test_a_config_file_keeps_the_choice_until_another_is_given() -> None:
     assert "scored_on" not in last.records[0] and read_plan(Path("c/recipe.toml")).load_options.val_share is None
 
 
+def test_another_hold_out_for_the_test_keeps_the_validation_images(tmp_path: Path) -> None:
+    make_classes(tmp_path / "photos", "ab", count=20)
+    run("a", dataset="photos", load_fields=VALIDATION)
+    other = run("b", dataset=None, config=Path("a/recipe.toml"), load_fields={"test_share": 0.4})
+    assert other.records[0]["scored_on"] == "validation"
+    (name,) = read_status(Path("b")).finished_jobs
+    assert name == "random-1 (validation)"
+    preview = preview_run(SCORE_REQUEST, dataset="photos", device="cpu", load_fields={"test_share": 0.4, **VALIDATION})
+    assert preview["test images"] == "not used (a share of 0.4 of every class, held out)"
+
+
 def test_validation_images_are_no_part_of_a_hold_out_for_the_test(tmp_path: Path) -> None:
     make_classes(tmp_path / "photos", "ab", count=20)
     run("a", dataset="photos", load_fields=VALIDATION)
@@ -104,7 +116,7 @@ def test_plan_and_report_name_the_images() -> None:
     run("a", load_fields=VALIDATION)
     preview = preview_run(SCORE_REQUEST, dataset="digits", device="cpu", load_fields=VALIDATION)
     assert preview["validation images"] == "287 (a share of 0.2 of the training images of every class, held out)"
-    assert "test images" not in preview
+    assert preview["test images"] == "not used"
     page = render_report(dataclasses.replace(collect_content(Path("a")), train=None, features=None))  # no map
     assert "validation accuracy" in page and "test accuracy" not in page
     evaluate("a")

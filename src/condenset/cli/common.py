@@ -153,5 +153,5 @@ def _add_hint_to_errors(hint: str) -> Iterator[None]:
         raise UserError(f"{error}; free space, then: {hint.removeprefix(RESUME)}") from error
     except Exception as error:
         if hint:
-            error.add_note(f"condenset: an error stopped the run, its progress is stored. {hint}")
+            error.add_note(f"condenset: an error stopped the command. Its progress is stored. {hint}")
         raise

@@ -42,6 +42,8 @@ class HelpCommand(TyperCommand):
     """A command whose help has panels and examples, and whose options with one value cannot be repeated."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if ctx.resilient_parsing:  # shell completion
+            return super().parse_args(ctx, args)
         _, _, given = self.make_parser(ctx).parse_args(args=list(args))  # a parameter for each time that it is given
         options: list[Any] = [item for item in given if item.param_type_name == "option"]
         for item in options:

@@ -134,7 +134,7 @@ class Memory:
             UserError: If the images are invalid, or a class is stored already and `on_repeat` is "refuse".
         """
         step = self.prepare_step(images, labels, class_names)
-        (condensed,) = make_sets(step, [self.recipe(step)], self._make_run(self.seed))
+        (condensed,) = make_sets(METHODS[self.method], step, [self.recipe(step)], self._make_run(self.seed))
         self.store(condensed, step)
 
     @torch_defaults()

@@ -9,17 +9,16 @@ from condenset.data.image_data import ImageData
 from condenset.errors import UserError, check, check_type
 from condenset.methods.common import images_per_class
 from condenset.methods.recipe import Recipe
-from condenset.methods.registry import method_of
+from condenset.methods.registry import Method
 from condenset.runs.context import RunContext
 
 
-def make_sets(data: ImageData, recipes: Sequence[Recipe], run: RunContext) -> list[CondensedSet]:
-    """Return the sets of recipes of one method, which are learned at once if there are several.
+def make_sets(method: Method, data: ImageData, recipes: Sequence[Recipe], run: RunContext) -> list[CondensedSet]:
+    """Return the sets of recipes of a method, which are learned at once if there are several.
 
     Raises:
         UserError: The method cannot make a set, or returns something else.
     """
-    method = method_of(recipes[0])
     if len(recipes) > 1:
         assert method.condense_sizes is not None
         sets = method.condense_sizes(data, recipes, run)
@@ -27,13 +26,13 @@ def make_sets(data: ImageData, recipes: Sequence[Recipe], run: RunContext) -> li
         sets = [method.condense(data, recipes[0], run)]
     for recipe, condensed in zip(recipes, sets, strict=True):
         check_type(condensed, CondensedSet, f"the method {method.name} must return a CondensedSet")
-        _check_counts(condensed, data, recipe)
+        _check_counts(method.name, condensed, data, recipe)
     return sets
 
 
-def _check_counts(condensed: CondensedSet, data: ImageData, recipe: Recipe) -> None:
+def _check_counts(name: str, condensed: CondensedSet, data: ImageData, recipe: Recipe) -> None:
     """Raise a UserError unless the set stores the images of the recipe. Those with soft labels have no class."""
-    name, counts, labels = method_of(recipe).name, images_per_class(data, recipe), condensed.stored_labels
+    counts, labels = images_per_class(data, recipe), condensed.stored_labels
     rule = f"the method {name} must return a set with the {data.num_classes} classes of the dataset"
     check(condensed.class_names == data.class_names, rule, len(condensed.class_names))
     if labels.ndim == 1:

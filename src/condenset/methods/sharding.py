@@ -270,7 +270,7 @@ def condense_shard(
         if networks is not None:
             recipes = [networks.install(recipe, directory) for recipe in recipes]
         data = open_shared(images)
-        for number, condensed in enumerate(make_sets(data, recipes, run)):
+        for number, condensed in enumerate(make_sets(method_of(recipes[0]), data, recipes, run)):
             condensed.save(session.directory / _set_name(number), overwrite=True)
         run.delete_checkpoint()
 

@@ -56,7 +56,7 @@ def load_or_condense(
     if is_divided:
         ((_, sets),) = condense_jobs([CondenseJob(recipes=recipes, data=data, run=run)], run)
     else:
-        sets = make_sets(data, recipes, run)
+        sets = make_sets(METHODS[method], data, recipes, run)
     if recipe.zca and sets[0].whitening is None:
         zca = option("zca", True)
         raise UserError(f"{method} does not support {zca}, because its sets do not have the whitening: leave it out")

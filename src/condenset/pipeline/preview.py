@@ -56,11 +56,14 @@ def describe_splits(splits: Splits, options: LoadOptions) -> Preview:
     origin = "" if options.test is None else f" ({options.test})"
     if options.test_share is not None:
         origin = f" (a share of {options.test_share:g} of every class, held out)"
+    held_out: Preview = {}
     if options.val_share is not None:
+        held_out = {"test images": f"not used{origin}"}
         origin = f" (a share of {options.val_share:g} of the training images of every class, held out)"
     return {
         "training images": f"{len(train):,}",
         f"{options.scored_on} images": "none" if test is None else f"{len(test):,}{origin}",
+        **held_out,
         "classes": f"{train.num_classes:,}",
         "image shape": f"{train.channels}x{train.size}x{train.size}",
     }

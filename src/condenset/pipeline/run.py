@@ -124,7 +124,7 @@ def plan_run(
     if request.evaluate:
         settings["test_fingerprint"] = splits.require_test().fingerprint
         if not is_known_name(settings["dataset"], settings["data_dir"]):
-            warn_about_shared_images(splits)
+            warn_about_shared_images(splits, options.scored_on)
     return make_plan(splits.train, request, base, **settings), splits
 
 
@@ -174,7 +174,7 @@ def _resolve_settings(base: Plan | None, dataset: str | None, settings: dict[str
 def _resolve_load_options(base: Plan | None, dataset: str, fields: Mapping[str, Any]) -> LoadOptions:
     """Return how to read the dataset: as given, else as in the config file.
 
-    Another dataset, or another choice of test images, replaces the choice in the config file.
+    Another dataset, or another choice of test images, replaces the test images of the config file.
     """
     from_config = base.load_options.changed_fields() if base else {}
     if base and base.dataset != dataset:

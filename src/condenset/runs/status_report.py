@@ -119,7 +119,8 @@ def _read_finished(directory: Path) -> dict[str, float | None]:
         records = json.loads(read_file(directory / "results.json", MAX_BYTES))
         for record in records if isinstance(records, list) else ():
             if isinstance(record, dict):
-                finished[_name_record(record)] = _accuracy(record)
+                kind = " (validation)" if record.get("scored_on") == "validation" else ""
+                finished[_name_record(record) + kind] = _accuracy(record)
     return finished
 
 

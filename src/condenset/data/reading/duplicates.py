@@ -17,14 +17,17 @@ def hash_images(images: Pixels) -> list[bytes]:
     return [hashlib.blake2b(image.tobytes(), digest_size=16).digest() for image in images]
 
 
-def warn_about_shared_images(splits: Splits) -> None:
-    """Warn if test images have the pixels of training images. Data that are large or memory-mapped are not compared."""
+def warn_about_shared_images(splits: Splits, scored_on: str = "test") -> None:
+    """Warn if images to score on have the pixels of training images.
+
+    Data that are large or memory-mapped are not compared.
+    """
     train, test = splits.train, splits.test
     if test is None or train.stored_fingerprint or train.images.numel() + test.images.numel() > MAX_BYTES:
         return
     num_shared = _count_shared(train, test)
     if num_shared:
-        count = f"{num_shared:,} of the {len(test):,} test images"
+        count = f"{num_shared:,} of the {len(test):,} {scored_on} images"
         message = f"{train.name}: {count} have the pixels of a training image, so that accuracies are too high"
         warn_user(f"{message}: remove them", DatasetWarning)
 

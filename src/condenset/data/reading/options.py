@@ -125,12 +125,12 @@ class LoadKeywords(ImageKeywords, total=False):
 def override_fields(recorded: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return recorded fields of `LoadOptions` with those that the user gives.
 
-    Another choice of test images replaces the recorded one. Validation images are a part of the training images, which
-    depend on `test_share` but not on `test`.
+    Another choice of test images replaces the recorded one. Validation images stay, as scores on test images must be
+    asked for, unless `test` is given, which excludes them.
     """
     replaced = {"test"} if fields.get("val_share") else set[str]()
     if {"test", "test_share"} & fields.keys():
-        replaced = {"test", "test_share", "val_share"}
+        replaced = {"test", "test_share"} | ({"val_share"} if fields.get("test") is not None else set())
     return {**{name: value for name, value in recorded.items() if name not in replaced}, **fields}
 
 

@@ -50,7 +50,8 @@ def check_overlap(
     if source is not None and source.options.test_share is not None and not made_from_part:
         raise UserError(f"{name} was made from all images of {source.dataset}, so that none can be held out: {other}")
     is_high = "is" if overlap == "contain" else "may be"
-    warn_user(f"the test images {overlap} images that {name} was made from: its accuracy {is_high} too high; {other}")
+    images = f"{source.options.scored_on if source else 'test'} images"
+    warn_user(f"the {images} {overlap} images that {name} was made from: its accuracy {is_high} too high; {other}")
     return True
 
 
@@ -65,16 +66,15 @@ def _has_common_images(
     fingerprint: object, origin: EvaluationSource | None, source: EvaluationSource, cache: TestImageCache
 ) -> bool:
     """Return whether the test images are from the images of the origin, and not the part that it holds out."""
-    tested, held_out = source, origin.options if origin else LoadOptions()
+    tested, origin_options = source, origin.options if origin else LoadOptions()
     if source.options.test is not None:  # all images of this path
         options = dataclasses.replace(source.options, test=None)
         tested = dataclasses.replace(source, dataset=source.options.test, options=options)
-    is_same = origin is not None and is_same_dataset(tested.dataset, origin.dataset)
-    if tested.options.test_share == held_out.test_share:
+    if tested.options.test_share == origin_options.test_share:
         return False  # `describe_overlap` compares parts of the training images
-    if is_same:
+    if origin is not None and is_same_dataset(tested.dataset, origin.dataset):
         return True
-    test_share, val_share = held_out.test_share, held_out.val_share
+    test_share, val_share = origin_options.test_share, origin_options.val_share
     options = dataclasses.replace((origin or tested).options, test=None, test_share=test_share, val_share=val_share)
     return _train_fingerprint(dataclasses.replace(tested, every_image=False, options=options), cache) == fingerprint
 

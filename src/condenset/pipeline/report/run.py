@@ -142,7 +142,7 @@ def merge_contents(contents: Sequence[ReportContent], directories: Sequence[Path
         return contents[0]
     prints = {str(item.condensed.provenance.get("fingerprint")) for content in contents for item in content.sets}
     if len(prints) != 1 or not all(content.sets for content in contents):
-        raise UserError("the runs of one report must be on one dataset: write a report for each run")
+        raise UserError("the runs of one report must have the same training images: write a report for each run")
     _check_test_images(contents, directories)
     names = shortest_names([directory.resolve() for directory in directories])
     pairs = list(zip(contents, names, strict=True))

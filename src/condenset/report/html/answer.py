@@ -51,7 +51,11 @@ def choose_headline(content: ReportContent) -> Record | None:
     first: dict[tuple[str, str], Record] = {}
     for record in scored:
         first.setdefault((str(record.get("method")), str(record["ipc"])), record)
-    return max(first.values(), key=lambda item: (_size(item), item.get("accuracy_mean", 0.0)), default=None)
+
+    def rank(record: Record) -> tuple[int, float]:
+        return _size(record), pool_seeds(content, record).get("accuracy_mean", 0.0)
+
+    return max(first.values(), key=rank, default=None)
 
 
 def pool_seeds(content: ReportContent, record: Record) -> Record:
@@ -188,7 +192,8 @@ def _name_bar(content: ReportContent, record: Record) -> str:
     """Return what networks train on, such as "100 synthetic images (dm)"."""
     method = str(record["method"])
     if method == "whole":
-        return f"all {record['images']:,} real images"
+        seeds = f" ({record['num_seeds']} seeds)" if "num_seeds" in record else ""
+        return f"all {record['images']:,} real images{seeds}"
     runs = f"{record['num_seeds']} seeds" if "num_seeds" in record else record.get("run")
     sources = [name for name in (method if method != "random" else "", runs) if name]
     kind = "random" if method == "random" else _name_kind(method)
