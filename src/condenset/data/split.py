@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -13,6 +14,8 @@ from condenset.data.image_data import ImageData, check_image_data, hash_tensors
 from condenset.engine import rng
 from condenset.engine.defaults import torch_defaults
 from condenset.errors import UserError, check, check_int, is_number
+
+Overlap = Literal["", "may contain", "contain"]  # what test images do with training images, as in messages
 
 
 @torch_defaults()
@@ -55,7 +58,7 @@ def train_val_split(data: ImageData, val_share: float = 0.1, *, seed: int = 0) -
     return train, val
 
 
-def describe_overlap(train_set: CondensedSet | ImageData, test: ImageData) -> str:
+def describe_overlap(train_set: CondensedSet | ImageData, test: ImageData) -> Overlap:
     """Find out by fingerprints whether test images are training images, or those that a set was made from.
 
     Returns:

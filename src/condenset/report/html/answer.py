@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterable
 from typing import Any
 
@@ -17,7 +18,7 @@ from condenset.report.html.content import (
     format_seconds,
     is_synthetic,
 )
-from condenset.training.scores import Scores, format_accuracy, name_accuracy
+from condenset.training.scores import format_accuracy, name_accuracy
 
 COMPARED_FIELDS = ("network", "protocol", "evaluate_lr", "learned_steps", "made_from")  # of a record
 
@@ -69,10 +70,9 @@ def pool_seeds(content: ReportContent, record: Record) -> Record:
             repetitions.setdefault(other.get("seed"), other)
     if len(repetitions) == 1:
         return record
-    scores = Scores(
-        accuracies=tuple(value for item in repetitions.values() for value in item["accuracies"]), network=""
-    )
-    fields = {"accuracies": scores.accuracies, "accuracy_mean": scores.mean, "accuracy_std": scores.std}
+    accuracies = [accuracy for item in repetitions.values() for accuracy in item["accuracies"]]
+    mean, std = statistics.fmean(accuracies), statistics.pstdev(accuracies)
+    fields = {"accuracies": accuracies, "accuracy_mean": mean, "accuracy_std": std}
     return {**record, **fields, "num_seeds": len(repetitions)}
 
 
